@@ -1,0 +1,152 @@
+"""The memory requests, from Python arguments to JSON, and how to read their answers. No I/O here.
+
+Each function returns a Call; `Memories` and `AsyncMemories` send it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TypedDict
+
+from inferscale_sdk import _request
+from inferscale_sdk._chat import as_list
+from inferscale_sdk._memory_models import AddResult, DeleteResult, Fact, FactSlice, Footprint, SearchResult, Status
+from inferscale_sdk._owner import check_id, segment
+from inferscale_sdk._reply import Reply
+from inferscale_sdk._request import Call
+from inferscale_sdk._wire import W, parse_reply
+
+ROUTE = "/v1/memories"
+ONE_ROUTE = "/v1/memories/{id}"
+_HEADER_SAFE = re.compile(r"[\x21-\x7e]{1,255}")
+
+Timestamp = float | str | datetime
+"""When something was said: a datetime with a time zone, Unix seconds (UTC), or ISO 8601 text."""
+
+
+class _FactText(TypedDict):
+    text: str
+
+
+class FactInput(_FactText, total=False):
+    """A fact to remember."""
+
+    speaker: str | None
+    timestamp: Timestamp | None
+    session_id: str | None
+    metadata: Mapping[str, object] | None
+
+
+def add(
+    user: str,
+    *,
+    facts: Sequence[str | FactInput] | None = None,
+    messages: Sequence[Mapping[str, object]] | None = None,
+    session_id: str | None = None,
+    timestamp: Timestamp | None = None,
+    metadata: Mapping[str, object] | None = None,
+    infer: bool | None = None,
+    idempotency_key: str | None = None,
+) -> Call[AddResult]:
+    """Remember facts, or what messages say."""
+    if (facts is None) == (messages is None):
+        raise ValueError("add() takes either facts or messages, exactly one of them")
+    body: dict[str, object] = {
+        "user_id": check_id(user),
+        "facts": None if facts is None else [_fact_json(fact) for fact in as_list(facts, "facts")],
+        "messages": None if messages is None else as_list(messages, "messages"),
+        "session_id": None if session_id is None else check_id(session_id, "session_id"),
+        "timestamp": _time_json(timestamp),
+        "metadata": metadata,
+        "infer": infer,
+    }
+    key = _checked_key(idempotency_key)
+    timeout_s = _request.LONG_TIMEOUT_S
+    request = _request.post(ROUTE, body, user=user, idempotency_key=key, default_timeout_s=timeout_s)
+    return Call(request, reader(AddResult))
+
+
+def search(user: str, query: str, *, k: int | None = None, min_score: float | None = None) -> Call[SearchResult]:
+    """Find a user's facts by meaning."""
+    if not isinstance(query, str):
+        raise TypeError(f"query must be a str, not {type(query).__name__}")
+    body = {"user_id": check_id(user), "query": query, "k": k, "min_score": min_score}
+    return Call(_request.post(f"{ROUTE}/search", body, user=user), reader(SearchResult))
+
+
+def list_page(user: str, *, limit: int | None = None, cursor: str | None = None) -> Call[FactSlice]:
+    """One page of a user's facts."""
+    size = None if limit is None else str(limit)
+    return Call(_request.get(ROUTE, user=check_id(user), limit=size, cursor=cursor), reader(FactSlice))
+
+
+def get(id: str, user: str | None = None) -> Call[Fact]:
+    """One fact."""
+    return Call(_request.get(ONE_ROUTE, _one_path(id), user=_checked(user)), reader(Fact))
+
+
+def delete(id: str, user: str | None = None) -> Call[DeleteResult]:
+    """Forget one fact."""
+    return Call(_request.delete(ONE_ROUTE, _one_path(id), user=_checked(user)), reader(DeleteResult))
+
+
+def delete_all(user: str) -> Call[DeleteResult]:
+    """Forget all of a user's facts."""
+    return Call(_request.delete(ROUTE, user=check_id(user)), reader(DeleteResult))
+
+
+def footprint(user: str) -> Call[Footprint]:
+    """What a user's memory takes."""
+    path = f"/v1/users/{segment(check_id(user))}/footprint"
+    return Call(_request.for_owner("/v1/users/{user_id}/footprint", path, user), reader(Footprint))
+
+
+def status() -> Call[Status]:
+    """What the server says about itself."""
+    return Call(_request.get("/v1/inferscale/status"), reader(Status))
+
+
+def ready() -> Call[None]:
+    """Whether the server takes work; only the status counts."""
+    return Call(_request.get("/ready"), lambda reply: None)
+
+
+def reader(model: type[W]) -> Callable[[Reply], W]:
+    """A function that reads a reply as `model`."""
+    return partial(parse_reply, model)
+
+
+def _one_path(id: str) -> str:
+    return f"{ROUTE}/{segment(check_id(id, 'id'))}"
+
+
+def _checked(user: str | None) -> str | None:
+    return None if user is None else check_id(user)
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is not None and not _HEADER_SAFE.fullmatch(check_id(key, "idempotency_key")):
+        raise ValueError("idempotency_key: must be 1 to 255 printable ASCII characters without blanks")
+    return key
+
+
+def _fact_json(fact: object) -> object:
+    if isinstance(fact, str):
+        return fact
+    if not isinstance(fact, Mapping):
+        raise TypeError(f"a fact must be a str or a dict with 'text', not {type(fact).__name__}")
+    if "text" not in fact:
+        raise ValueError(f"a fact needs 'text'; this one has {sorted(fact)}")
+    given = {key: value for key, value in fact.items() if value is not None}
+    return given | ({"timestamp": _time_json(given["timestamp"])} if "timestamp" in given else {})
+
+
+def _time_json(moment: Timestamp | None) -> float | str | None:
+    if not isinstance(moment, datetime):
+        return moment
+    if moment.tzinfo is None:
+        raise ValueError(f"timestamp={moment!r}: needs a time zone, for example tzinfo=datetime.UTC")
+    return moment.timestamp()

@@ -1,0 +1,102 @@
+"""Results of the memory routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from pydantic import AliasChoices, Field
+
+from inferscale_sdk._wire import Wire
+
+
+class Fact(Wire):
+    """A remembered sentence. `timestamp` is when it was said, `created_at` when it was stored; both in UTC."""
+
+    id: str
+    text: str
+    speaker: str | None = None
+    session_id: str | None = None
+    timestamp: datetime | None = None
+    metadata: dict[str, object] = Field(default_factory=dict)
+    created_at: datetime | None = None
+
+
+class Hit(Fact):
+    """A fact that a search found. `score` is its cosine similarity to the query, -1 to 1."""
+
+    score: float
+
+
+class SearchResult(Wire):
+    """What a search found, best first. Iterates over its hits."""
+
+    hits: tuple[Hit, ...] = Field(validation_alias=AliasChoices("data", "hits"))
+
+    def __iter__(self) -> Iterator[Hit]:  # type: ignore[override]
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __getitem__(self, position: int) -> Hit:
+        return self.hits[position]
+
+
+class AddOutcome(Wire):
+    """What became of one fact: `status` is stored, duplicate, superseded or failed; `id` of the fact that now holds."""
+
+    id: str | None = None
+    text: str = ""
+    status: str
+    reason: str | None = None
+
+
+class AddResult(Wire):
+    """What became of each fact of one add, in order; all of it is on disk. Iterates over its outcomes."""
+
+    results: tuple[AddOutcome, ...]
+
+    def __iter__(self) -> Iterator[AddOutcome]:  # type: ignore[override]
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __getitem__(self, position: int) -> AddOutcome:
+        return self.results[position]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of the facts that hold what was added, without the failed ones."""
+        return tuple(outcome.id for outcome in self.results if outcome.id is not None)
+
+
+class FactSlice(Wire):
+    """One page as it is on the wire, oldest fact first."""
+
+    data: tuple[Fact, ...]
+    next_cursor: str | None = None
+    has_more: bool = False
+
+
+class DeleteResult(Wire):
+    """What was deleted: True for one fact, their number for all of a user's."""
+
+    id: str | None = None
+    deleted: bool | int = True
+
+
+class Footprint(Wire):
+    """What one user's memory takes: facts, tokens, and bytes per tier (device, host, disk, facts, index)."""
+
+    facts: int
+    tokens: int | None = None
+    bytes: dict[str, int] = Field(default_factory=dict)
+
+
+class Status(Wire):
+    """What a server says about itself. Fields that are not named here are kept as attributes."""
+
+    model: str | None = None
+    fingerprint: str | None = None

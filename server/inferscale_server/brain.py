@@ -1,0 +1,143 @@
+"""The API process's side, put together: stores, models and verbs of one server. Built once, when the engine is up.
+
+Knows: what is joined to what. Refuses to know: vLLM, HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferscale_server.catalog import Catalog, ChunkKey
+from inferscale_server.config import ServerConfig
+from inferscale_server.data_folder import DataFolder
+from inferscale_server.edge.metrics import Metrics
+from inferscale_server.edge.services import Footprint, Services
+from inferscale_server.embed import Embedder
+from inferscale_server.encode import Encoder
+from inferscale_server.memory import MemoryService
+from inferscale_server.recall import Recall
+from inferscale_server.salts import Salts
+from inferscale_server.tokens import LineTokenizer
+from inferscale_server.types import Owner
+
+
+@dataclass
+class KvSupport:
+    """Can this server inject KV? `refusals` are sentences for the operator; none means yes."""
+
+    refusals: list[str] = field(default_factory=list)
+    backend: str = "none"
+    layers: int = 0
+    bytes_per_row: int = 0
+    gate: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Brain:
+    """Everything that routes and chats need."""
+
+    config: ServerConfig
+    model_name: str
+    folder: DataFolder
+    memory: MemoryService
+    embedder: Embedder
+    catalog: Catalog
+    encoder: Encoder
+    recall: Recall
+    tokenize: LineTokenizer
+    salts: Salts
+    metrics: Metrics
+    support: KvSupport
+    header_key: ChunkKey
+    engine_stats: list[dict[str, Any]] = field(default_factory=list)
+    _task: asyncio.Task[None] | None = None
+
+    def start_encoding(self) -> None:
+        """Queue what was stored before this start, and work in the background from now on. Nothing without KV mode."""
+        if self.support.refusals:
+            return
+        for owner in self.memory.owners():
+            self.encoder.added(owner, ())
+        self._task = asyncio.create_task(self.encoder.run())
+
+    async def aclose(self) -> None:
+        """Stop encoding, finish writes, release the data folder."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self.memory.aclose()
+        self.folder.release()
+
+    def services(self) -> Services:
+        """What the routes see."""
+        return Services(
+            memory=self.memory,
+            footprint=self.footprint,
+            embed=self.embed,
+            embedder=self.embedder.name,
+            not_ready=self.not_ready,
+            status=self.status,
+            default_k=self.config.k,
+        )
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """One unit vector a text."""
+        return (await self.memory.embed_texts(texts)).tolist()  # type: ignore[no-any-return]
+
+    async def footprint(self, owner: Owner) -> Footprint:
+        """What one owner's memory takes."""
+        tokens = sum(len(chunk.token_ids) for chunk in self.catalog.of(owner))
+        facts = self.memory.facts(owner)
+        return Footprint(
+            facts=len(facts),
+            tokens=tokens,
+            device_bytes=tokens * self.support.bytes_per_row,
+            host_bytes=0,
+            disk_bytes=0,
+            facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
+            index_bytes=self.memory.index_bytes(owner),
+        )
+
+    def not_ready(self) -> str | None:
+        """The default header is the first thing encoded; until then a chat would be served as text."""
+        if self.support.refusals or self.header_key in self.catalog:
+            return None
+        return "the default header is not encoded yet"
+
+    def refresh_metrics(self) -> None:
+        """Set the gauges."""
+        self.metrics.encode_queue(self.encoder.queued())
+        self.metrics.slab(self.catalog.rows_used, self.catalog.rows)
+
+    def status(self) -> dict[str, object]:
+        """Model, KV support, gate, slab and encoding, without a word about anybody's facts."""
+        return {
+            "model": self.model_name,
+            "embedder": self.embedder.name,
+            "recipe": self.config.recipe,
+            "fingerprint": self.catalog.fingerprint,
+            "kv": {
+                "enabled": not self.support.refusals,
+                "refusals": self.support.refusals,
+                "backend": self.support.backend,
+                "layers": self.support.layers,
+                "gate": self.support.gate,
+            },
+            "slab": {
+                "rows": self.catalog.rows,
+                "rows_used": self.catalog.rows_used,
+                "bytes_per_row": self.support.bytes_per_row,
+                "pins": self.catalog.pins,
+            },
+            "encoding": {
+                "queued": self.encoder.queued(),
+                "running": self.encoder.running(),
+                "results": dict(self.encoder.results),
+            },
+            "workers": self.engine_stats,
+        }

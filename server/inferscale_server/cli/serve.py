@@ -1,0 +1,94 @@
+"""`inferscale serve`: one option for each field of ServerConfig, so that the two cannot drift apart."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic.fields import FieldInfo
+
+from inferscale_server.config import ENV_PREFIX, ServerConfig, load_config
+
+HELP = {
+    "host": "Address to listen on.",
+    "port": "Port to listen on.",
+    "data_dir": "Folder that holds the facts.",
+    "cache_dir": "Folder for prepared models.",
+    "embedder": "Embedding model: minilm (embedded), a folder, or a hub id.",
+    "index": "How facts are searched.",
+    "recipe": "What a fact is encoded behind: facts of the same owner, or the instruction alone.",
+    "primer_facts": "Facts that the primer holds.",
+    "tail_tokens": "Last tokens of the memory that are computed afresh for each answer.",
+    "k": "Facts recalled for a chat that names no k.",
+    "kv_device_gib": "Memory for the facts' KV on the device, in GiB.",
+    "facts_url": "Where the facts lie, if not in the data folder: sqlite:///path.",
+    "insecure": "Serve on a public address without API keys.",
+}
+"""A line for each field except the model, which is an argument."""
+
+MODEL_HELP = "Folder or hub id of the model to serve. Without it: the embedded SmolLM2-135M-Instruct."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""
+    app.command(name="serve", help=_help(), context_settings={"help_option_names": ["--help", "-h"]})(command())
+
+
+def command() -> Callable[..., None]:
+    """The function that typer calls, with a signature made from ServerConfig's fields."""
+
+    def serve(ctx: typer.Context, config: Path | None, **flags: object) -> None:
+        run(load_config(flags, file=config), list(ctx.obj or ()))
+
+    serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
+    return serve
+
+
+def run(config: ServerConfig, vllm_args: list[str]) -> None:
+    """Serve until stopped."""
+    from inferscale_server.engine.launch import serve
+
+    serve(config, vllm_args)
+
+
+def _help() -> str:
+    return (
+        "Serve a model with memory. Flags after -- go to vLLM: inferscale serve -- --max-model-len 4096.\n\n"
+        f"Every option is also {ENV_PREFIX}NAME in the environment and NAME in the config file; "
+        "a flag wins over the environment, the environment over the file."
+    )
+
+
+def _parameters() -> list[inspect.Parameter]:
+    model = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
+    config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with these options.")]
+    fields = [(name, field) for name, field in ServerConfig.model_fields.items() if name != "model"]
+    return [
+        inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+        _parameter("model", model),
+        _parameter("config", config),
+        *(_parameter(name, _option(name, field)) for name, field in fields),
+    ]
+
+
+def _parameter(name: str, annotation: object) -> inspect.Parameter:
+    # None means "not given": the environment and the file get their say.
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _option(name: str, field: FieldInfo) -> object:
+    flag = "--" + name.replace("_", "-")
+    if field.annotation is bool:
+        return Annotated[bool | None, typer.Option(flag, help=HELP[name], show_default=False)]
+    # Values stay text here: ServerConfig checks flags, environment and file with the same words.
+    shown = HELP[name] if field.default is None else f"{HELP[name]} (default: {field.default})"
+    return Annotated[str | None, typer.Option(flag, metavar=_metavar(field.annotation), help=shown)]
+
+
+def _metavar(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    return {int: "N", float: "GIB", Path: "DIR"}.get(annotation, "TEXT")

@@ -1,0 +1,202 @@
+"""One SQLite file with one writing connection: opening, checking, migrating, transactions.
+
+Knows: pragmas, the schema's history, which SQLite errors mean what. Refuses to know: facts and owners.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from inferscale_server.errors import DataFolderError, RequestError, StartupError, StorageFull, StoreCorrupt, Unavailable
+
+APPLICATION_ID = 0x494E5346
+BUSY_TIMEOUT_MS = 5_000
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        f"PRAGMA application_id = {APPLICATION_ID}",
+        # AUTOINCREMENT: a `seq` is never given out again, not even after the newest fact is deleted.
+        """CREATE TABLE facts (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            tenant TEXT NOT NULL,
+            user TEXT NOT NULL,
+            sameness BLOB NOT NULL,
+            text TEXT NOT NULL,
+            speaker TEXT,
+            occurred_at REAL,
+            session_id TEXT,
+            metadata TEXT NOT NULL,
+            created_at REAL NOT NULL,
+            embedding BLOB NOT NULL,
+            UNIQUE (tenant, user, sameness)
+        ) STRICT""",
+        "CREATE INDEX facts_of_owner ON facts (tenant, user, seq)",
+        # Keyed by the owner's digest: an epoch outlives the owner's last fact, a readable user id must not.
+        "CREATE TABLE epochs (owner_digest TEXT PRIMARY KEY, epoch INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+        "CREATE TABLE embedder (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), "
+        "name TEXT NOT NULL, dimension INTEGER NOT NULL) STRICT",
+    ),
+)
+"""Migration n brings schema n to n + 1. Append only: what has been released is never edited."""
+
+Connect = Callable[..., sqlite3.Connection]
+
+
+class Database:
+    """A checked and migrated SQLite file. Thread-safe: one connection behind one lock."""
+
+    def __init__(self, path: Path, connect: Connect = sqlite3.connect) -> None:
+        """Open `path`, creating it (mode 0600) when missing.
+
+        Raises StoreCorrupt (nothing on disk was changed), StartupError for a newer schema, DataFolderError when it
+        cannot be read or written.
+        """
+        self.path = path
+        self._lock = threading.Lock()
+        try:
+            _create_private(path)
+            _inspect(path)
+            self._connection = connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                self._prepare()
+            except BaseException:
+                self._connection.close()
+                raise
+        except (OSError, sqlite3.Error, RequestError) as error:
+            raise DataFolderError(f"fact store {path} cannot be opened for writing: {error}") from error
+
+    def _prepare(self) -> None:
+        mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise DataFolderError(f"fact store {self.path}: its file system does not support SQLite's WAL mode")
+        for pragma in (
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            "secure_delete = ON",
+            f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        ):
+            self._connection.execute(f"PRAGMA {pragma}")
+        with self.transaction() as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            for statement in (line for migration in MIGRATIONS[version:] for line in migration):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing: committed (fsynced) when the block ends, rolled back when it raises.
+
+        Raises StorageFull when the disk is full, Unavailable for other errors of disk or lock.
+        """
+        with self._lock, _translated():
+            if self._connection.in_transaction:  # an earlier rollback failed too; it must not leak into this one
+                self._connection.execute("ROLLBACK")
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection for SELECTs only. Raises Unavailable for errors of disk or lock."""
+        with self._lock, _translated():
+            yield self._connection
+
+    def compact(self) -> None:
+        """Rewrite the file without deleted content and empty the write-ahead log. Raises like `transaction`."""
+        with self._lock, _translated():
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        """Close the connection; harmless when called twice."""
+        with self._lock:
+            self._connection.close()
+
+    def _roll_back(self) -> None:
+        if not self._connection.in_transaction:  # SQLite has rolled back by itself
+            return
+        try:
+            self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return  # the first error is the one to report; the next transaction tries again
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise _request_error(error) from error
+
+
+def _request_error(error: sqlite3.DatabaseError) -> Exception:
+    """What a caller can act on; errors that only a bug can cause pass unchanged."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the low byte: extended codes refine it
+    if code == sqlite3.SQLITE_FULL:
+        return StorageFull("the disk that holds the fact store is full; nothing was stored")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return Unavailable("the fact store is damaged", code="store_corrupt")
+    if code in _PASSING:
+        return Unavailable(f"the fact store cannot be used now: {error}")
+    return error
+
+
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+
+
+def _create_private(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def _inspect(path: Path) -> None:
+    """Check an existing file through a connection that cannot change it. Raises StoreCorrupt or StartupError."""
+    log = path.with_name(path.name + "-wal")
+    # Without a log nobody is writing: `immutable` then spares even the side files that a plain reader creates.
+    options = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)) as connection:
+        try:
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            if _is_corruption(error):
+                raise StoreCorrupt(f"fact store {path} is damaged: {error}; nothing was changed") from error
+            raise
+    if verdict != "ok":
+        raise StoreCorrupt(f"fact store {path} is damaged: {_first_line(verdict)}; nothing was changed")
+    if (tables or version) and application != APPLICATION_ID:
+        raise StoreCorrupt(f"{path} is a SQLite file of another program; nothing was changed")
+    if version > len(MIGRATIONS):
+        raise StartupError(f"fact store {path} has schema {version}, newer than this InferScale's {len(MIGRATIONS)}")
+
+
+def _is_corruption(error: sqlite3.DatabaseError) -> bool:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    # SQLITE_ERROR here means a schema that does not parse: the statements themselves are fixed and valid.
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+def _first_line(verdict: str) -> str:
+    return " ".join(verdict.split())[:200]

@@ -1,0 +1,110 @@
+"""A server of our own for the length of the demo: its own port, its own data folder, stopped at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferscale_server.errors import StartupError
+
+if TYPE_CHECKING:
+    from inferscale_sdk import InferScaleClient
+
+START_TIMEOUT_S = 600.0
+STOP_TIMEOUT_S = 30.0
+POLL_S = 0.5
+READY_TRY_S = 5.0
+
+Report = Callable[[str], None]
+
+
+@contextmanager
+def running_server(data: Path, log: Path, vllm_args: Sequence[str], report: Report) -> Iterator[InferScaleClient]:
+    """A client for a server that is ready; the server is stopped on leaving, however the body ends.
+
+    Raises StartupError with the last line of the server's log when it does not come up.
+    """
+    from inferscale_sdk import InferScaleClient
+
+    port = free_port()
+    with log.open("wb") as output:
+        # A session of its own: Ctrl-C reaches us alone, and we stop it in order.
+        process = subprocess.Popen(
+            serve_command(port, data, vllm_args),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        with InferScaleClient(base_url=f"http://127.0.0.1:{port}") as client:
+            wait_ready(client, process, log, report)
+            yield client
+    finally:
+        report("stopping the server")
+        stop(process)
+
+
+def serve_command(port: int, data: Path, vllm_args: Sequence[str]) -> list[str]:
+    """The command line that serves the embedded model from `data`."""
+    ours = ["serve", "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(data)]
+    return [sys.executable, "-m", "inferscale_server.cli", *ours, *(["--", *vllm_args] if vllm_args else [])]
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_ready(client: InferScaleClient, process: subprocess.Popen[bytes], log: Path, report: Report) -> None:
+    """Return when the server takes work. Raises StartupError when it ends or START_TIMEOUT_S are over."""
+    from inferscale_sdk import APIError
+
+    once = client.with_options(max_retries=0, timeout=READY_TRY_S)
+    start = time.monotonic()
+    while (waited := time.monotonic() - start) < START_TIMEOUT_S:
+        if process.poll() is not None:
+            raise StartupError(f"the server ended with code {process.returncode}; {log} ends with: {last_line(log)}")
+        report(f"starting the server: {waited:.0f} s (a minute or two on a CPU)")
+        try:
+            once.ready()
+            return
+        except APIError:
+            time.sleep(POLL_S)
+    raise StartupError(f"the server was not ready after {START_TIMEOUT_S:.0f} s; {log} ends with: {last_line(log)}")
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says anything."""
+    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "nothing"
+
+
+@contextmanager
+def sigterm_unwinds() -> Iterator[None]:
+    """Let SIGTERM leave the block like an exception, exit code 143, so that what was started is stopped."""
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask the server to end; after STOP_TIMEOUT_S end it and what it started."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

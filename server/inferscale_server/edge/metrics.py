@@ -1,0 +1,76 @@
+"""The `inferscale_*` series of `/metrics`.
+
+Knows: names, labels and units. Refuses to know: users, facts and texts: no label may tell one owner from another.
+vLLM's own histograms count encode requests as well; these series tell the two apart.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
+
+from inferscale_server.types import ServedMode
+
+EncodeResult = Literal["stored", "incomplete", "failed", "dropped"]
+
+MULTIPROCESS_GAUGES: Literal["mostrecent"] = "mostrecent"
+"""With several processes one registry merges their files; a gauge is then whatever was set last."""
+
+
+class Metrics:
+    """Counters and gauges in one registry; make one a registry, since names must be unique in it."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._requests = Counter(
+            "inferscale_requests", "Chats served, by mode and why that mode.", ("mode", "reason"), registry=registry
+        )
+        self._injected = Counter(
+            "inferscale_injected_tokens", "Prompt tokens whose KV was injected, not computed.", registry=registry
+        )
+        self._prefilled = Counter(
+            "inferscale_prefilled_tokens", "Prompt tokens of chats that were computed.", registry=registry
+        )
+        self._claims_short = Counter(
+            "inferscale_claims_short", "Chats for which fewer tokens were claimed than planned.", registry=registry
+        )
+        self._hook_errors = Counter(
+            "inferscale_hook_errors", "Exceptions caught in a connector hook.", ("hook",), registry=registry
+        )
+        self._encodes = Counter(
+            "inferscale_encodes", "Encode requests that ended, by result.", ("result",), registry=registry
+        )
+        self._encode_queue = _gauge("inferscale_encode_queue", "Facts that wait for their KV.", registry)
+        self._rows_used = _gauge("inferscale_slab_rows_used", "Slab rows that hold chunk KV.", registry)
+        self._rows_total = _gauge("inferscale_slab_rows_total", "Slab rows there are.", registry)
+
+    def served(self, mode: ServedMode, reason: str, injected_tokens: int, prefilled_tokens: int) -> None:
+        """Count one chat. `reason` is one of a fixed set of words, never something that a client wrote."""
+        self._requests.labels(mode, reason).inc()
+        self._injected.inc(injected_tokens)
+        self._prefilled.inc(prefilled_tokens)
+
+    def claimed_short(self) -> None:
+        """Count one chat for which the scheduler claimed fewer tokens than were planned."""
+        self._claims_short.inc()
+
+    def hook_failed(self, hook: str, times: int = 1) -> None:
+        """Count exceptions in the connector's method `hook`."""
+        self._hook_errors.labels(hook).inc(times)
+
+    def encoded(self, result: EncodeResult) -> None:
+        """Count one encode request that ended."""
+        self._encodes.labels(result).inc()
+
+    def encode_queue(self, facts: int) -> None:
+        """Set how many facts wait for their KV."""
+        self._encode_queue.set(facts)
+
+    def slab(self, used_rows: int, total_rows: int) -> None:
+        """Set how full the slabs are, in rows (tokens)."""
+        self._rows_used.set(used_rows)
+        self._rows_total.set(total_rows)
+
+
+def _gauge(name: str, meaning: str, registry: CollectorRegistry) -> Gauge:
+    return Gauge(name, meaning, registry=registry, multiprocess_mode=MULTIPROCESS_GAUGES)

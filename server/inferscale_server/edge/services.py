@@ -1,0 +1,41 @@
+"""What the routes need from the rest of the server, built after the routes are attached.
+
+Knows: the functions and their results. Refuses to know: who implements them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from inferscale_server.memory import MemoryService
+from inferscale_server.types import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one owner's memory takes: facts, tokens with KV, and bytes per tier."""
+
+    facts: int
+    tokens: int
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    facts_bytes: int
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The server behind the routes. `embed` gives one vector a text; `embedder` is the name that it answers to.
+
+    `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values.
+    """
+
+    memory: MemoryService
+    footprint: Callable[[Owner], Awaitable[Footprint]]
+    embed: Callable[[Sequence[str]], Awaitable[Sequence[Sequence[float]]]]
+    embedder: str
+    not_ready: Callable[[], str | None]
+    status: Callable[[], Mapping[str, object]]
+    default_k: int

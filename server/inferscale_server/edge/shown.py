@@ -1,0 +1,69 @@
+"""Facts, outcomes and vectors as JSON values.
+
+Knows: the fields of responses. Refuses to know: routes, and where the values come from.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+from inferscale_server.types import AddOutcome, Fact, FactPage, Hit
+
+Shown = dict[str, object]
+
+
+def show_fact(fact: Fact) -> Shown:
+    """A fact; `timestamp` is when it was said, both times in ISO 8601 with Z."""
+    return {
+        "id": fact.id,
+        "text": fact.text,
+        "speaker": fact.speaker,
+        "timestamp": None if fact.occurred_at is None else show_time(fact.occurred_at),
+        "session_id": fact.session_id,
+        "metadata": dict(fact.metadata),
+        "created_at": show_time(fact.created_at),
+    }
+
+
+def show_hit(hit: Hit) -> Shown:
+    """A fact with its cosine similarity."""
+    return {**show_fact(hit.fact), "score": hit.score}
+
+
+def show_page(page: FactPage) -> Shown:
+    """A page with the cursor of the next one."""
+    return {
+        "data": [show_fact(fact) for fact in page.facts],
+        "next_cursor": page.next_cursor,
+        "has_more": page.next_cursor is not None,
+    }
+
+
+def show_outcome(outcome: AddOutcome) -> Shown:
+    """What became of one fact; `reason` only when there is one."""
+    shown: Shown = {"id": outcome.id, "text": outcome.text, "status": outcome.status}
+    return shown if outcome.reason is None else {**shown, "reason": outcome.reason}
+
+
+def show_time(seconds: float) -> str:
+    """Unix seconds as `2023-05-08T13:56:00Z`."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def show_embeddings(rows: Iterable[Sequence[float]], model: str, encoding: Literal["float", "base64"]) -> Shown:
+    """Vectors in OpenAI's list shape; base64 is of little-endian float32. Tokens are not counted here: usage is 0."""
+    shown = [list(map(float, row)) if encoding == "float" else _base64(row) for row in rows]
+    return {
+        "object": "list",
+        "data": [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(shown)],
+        "model": model,
+        "usage": {"prompt_tokens": 0, "total_tokens": 0},
+    }
+
+
+def _base64(row: Sequence[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(row)}f", *row)).decode("ascii")

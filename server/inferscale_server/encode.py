@@ -1,0 +1,306 @@
+"""The encoder: turns facts into chunk KV in the background, inside the serving engine.
+
+Knows: the queue, the order of work, how often to try. Refuses to know: vLLM (behind EncodeEngine), which text is good to
+be encoded behind (recipe.py), where rows are (catalog.py). Runs on the event loop; the sink methods are quick and never
+raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from inferscale_server.catalog import Catalog, Chunk, ChunkKey
+from inferscale_server.command import SPARE_TOKENS, Capture, Command, Extent, Injection
+from inferscale_server.recipe import Prefix, Recipe
+from inferscale_server.tokens import LineTokenizer
+from inferscale_server.types import Fact, Owner
+from inferscale_server.wording import fact_line
+
+logger = logging.getLogger(__name__)
+
+BATCH = 8
+"""Encode requests in flight at once: each injects the whole prefix, which delays the step that a chat may be in."""
+MAX_TRIES = 3
+
+EncodeResult = Literal["stored", "incomplete", "failed", "dropped"]
+
+
+class EncodeEngine(Protocol):
+    """The serving engine as the encoder sees it."""
+
+    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
+        """Prefill the prompt with the command's injection and capture; under a salt of its own."""
+
+    async def captured(self, attempts: Sequence[tuple[int, tuple[Extent, ...]]]) -> list[bool]:
+        """For each (stamp, rows): was it written completely, on every rank?"""
+
+    async def wipe(self, extents: Sequence[Extent]) -> None:
+        """Zero these rows on every rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One chunk to encode: its own tokens behind the prefix's."""
+
+    key: ChunkKey
+    token_ids: tuple[int, ...]
+
+
+class Encoder:
+    """Background encoding of all owners, one owner's batch at a time, in turns."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        recipe: Recipe,
+        engine: EncodeEngine,
+        tokenize: LineTokenizer,
+        header: Job,
+        facts_of: Callable[[Owner], Sequence[Fact]],
+        max_model_len: int,
+        on_result: Callable[[EncodeResult], None] = lambda result: None,
+    ) -> None:
+        """`header` is the default one, which facts are encoded behind; `facts_of` gives an owner's facts, oldest first."""
+        self._catalog, self._recipe, self._engine = catalog, recipe, engine
+        self._tokenize, self._header, self._facts_of = tokenize, header, facts_of
+        self._max_model_len = max_model_len
+        self._on_result = on_result
+        self._prefixes: dict[Owner, Prefix] = {}
+        self._loose: OrderedDict[ChunkKey, Job] = OrderedDict({header.key: header})  # headers and contexts
+        self._dirty: OrderedDict[Owner, None] = OrderedDict()
+        self._asked: set[ChunkKey] = set()  # wanted by a chat: worth evicting others for
+        self._tries: Counter[ChunkKey] = Counter()
+        self._in_flight: dict[int, Chunk] = {}
+        self._forgotten: set[int] = set()  # stamps whose text was forgotten while being encoded
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self.results: Counter[str] = Counter()
+
+    # What others tell the encoder
+
+    def added(self, owner: Owner, facts: Sequence[Fact]) -> None:
+        """These facts exist now."""
+        self._mark(owner)
+
+    def forgotten(self, owner: Owner, fact_ids: Sequence[str]) -> None:
+        """Drop the facts' KV and whatever was encoded behind them, at once; the latter is queued again."""
+        gone = set(fact_ids)
+        prefix = self._prefixes.get(owner)
+        if prefix is not None and gone & set(prefix.fact_ids):
+            del self._prefixes[owner]
+        self._drop(lambda chunk: chunk.key.owner == owner and (chunk.key.name in gone or bool(gone & chunk.behind)))
+        for key in [key for key in self._tries if key.owner == owner and key.name in gone]:
+            del self._tries[key]
+        self._mark(owner)
+
+    def owner_forgotten(self, owner: Owner) -> None:
+        """Drop all KV of an owner, at once."""
+        self._prefixes.pop(owner, None)
+        self._dirty.pop(owner, None)
+        for book in (self._loose, self._tries):
+            for key in [key for key in book if key.owner == owner]:
+                del book[key]
+        self._drop(lambda chunk: chunk.key.owner == owner)
+        self._wake.set()
+
+    def want(self, owner: Owner, jobs: Sequence[Job]) -> None:
+        """A chat used these as text: encode them soon, even if others must be evicted for it."""
+        for job in jobs:
+            self._asked.add(job.key)
+            if job.key.kind in ("header", "context") and self._tries[job.key] < MAX_TRIES:
+                self._loose.setdefault(job.key, job)
+        if any(job.key.kind == "fact" for job in jobs):
+            self._dirty[owner] = None
+        self._wake.set()
+
+    def queued(self) -> int:
+        """Chunks still to be encoded."""
+        return len(self._loose) + sum(len(self._pending(owner)) for owner in self._dirty)
+
+    def running(self) -> int:
+        """Chunks being encoded right now."""
+        return len(self._in_flight)
+
+    # The background task
+
+    async def run(self) -> None:
+        """Work until cancelled. A fault of the engine is logged and tried again with the next event."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.drain()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # the background must outlive any fault of one batch
+                logger.error("encoding failed: %s", type(error).__name__, exc_info=error)
+                await asyncio.sleep(1.0)
+
+    async def drain(self) -> None:
+        """Encode all that is queued: headers and contexts first, then a batch of each owner in turn."""
+        while self._loose or self._dirty:
+            await self._wipe()
+            if self._loose:
+                await self._encode_loose()
+            else:
+                owner, _ = self._dirty.popitem(last=False)
+                await self._encode_owner(owner)
+        await self._wipe()
+
+    async def _encode_loose(self) -> None:
+        job = next(iter(self._loose.values()))
+        del self._loose[job.key]
+        prefix = None
+        if job.key.kind == "context":
+            prefix = await self._prefix_chunk(job.key.owner, self._choose_prefix(job.key.owner))
+        await self._encode_batch([job], prefix)
+        if job.key not in self._catalog and 0 < self._tries[job.key] < MAX_TRIES:
+            self._loose[job.key] = job
+
+    async def _encode_owner(self, owner: Owner) -> None:
+        prefix = self._choose_prefix(owner)
+        pending = self._pending(owner)
+        if not pending:
+            return
+        chunk = await self._prefix_chunk(owner, prefix)
+        if prefix.header and chunk is None:
+            return  # no room for the prefix, or it failed: the facts are served as text
+        placed = await self._encode_batch(pending[:BATCH], chunk)
+        if placed:
+            self._dirty[owner] = None
+
+    def _choose_prefix(self, owner: Owner) -> Prefix:
+        ids = [fact.id for fact in self._facts_of(owner)]
+        prefix = self._recipe.prefix(ids, self._prefixes.get(owner))
+        self._prefixes[owner] = prefix
+        return prefix
+
+    def _pending(self, owner: Owner) -> list[Job]:
+        """Facts without a chunk, then facts whose chunk was encoded behind another prefix than the current one."""
+        prefix = self._prefixes.get(owner)
+        missing, stale = [], []
+        by_key = {chunk.key: chunk for chunk in self._catalog.of(owner)}
+        for fact in self._facts_of(owner):
+            key = ChunkKey("fact", owner, fact.id)
+            if self._tries[key] >= MAX_TRIES:
+                continue
+            chunk = by_key.get(key)
+            if chunk is None:
+                missing.append(self.job_of(fact))
+            elif prefix is not None and chunk.behind != frozenset(prefix.fact_ids):
+                stale.append(self.job_of(fact))
+        return missing + stale
+
+    def job_of(self, fact: Fact) -> Job:
+        """The job that encodes one fact."""
+        line = fact_line(fact.text, fact.speaker, fact.occurred_at)
+        return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line))
+
+    async def _prefix_chunk(self, owner: Owner, prefix: Prefix) -> Chunk | None:
+        """The chunk of header and primer, encoded now unless it is there; None without a prefix or without success."""
+        if not prefix.header:
+            return None
+        job = self._prefix_job(owner, prefix)
+        if self._catalog.get(job.key) is None:
+            await self._encode_batch([job], None, behind=frozenset(prefix.fact_ids))
+        return self._catalog.get(job.key)
+
+    def _prefix_job(self, owner: Owner, prefix: Prefix) -> Job:
+        by_id = {fact.id: fact for fact in self._facts_of(owner)}
+        ids = list(self._header.token_ids)
+        for fact in (by_id[fact_id] for fact_id in prefix.fact_ids if fact_id in by_id):
+            line = self.job_of(fact).token_ids
+            if len(ids) + len(line) <= self._max_model_len // 2:
+                ids.extend(line)
+        if len(ids) == len(self._header.token_ids):
+            return self._header
+        return Job(ChunkKey("primer", owner, digest_of(ids)), tuple(ids))
+
+    async def _encode_batch(
+        self, jobs: Sequence[Job], prefix: Chunk | None, behind: frozenset[str] | None = None
+    ) -> int:
+        """Encode jobs behind a prefix chunk, check that all of each came, and commit; returns how many were placed."""
+        seen = behind if behind is not None else (prefix.behind if prefix is not None else frozenset())
+        chunks = [chunk for job in jobs if (chunk := self._reserve(job, prefix, seen)) is not None]
+        if not chunks:
+            return 0
+        self._in_flight |= {chunk.stamp: chunk for chunk in chunks}
+        done: list[bool] = [False] * len(chunks)
+        try:
+            with self._catalog.pinned([prefix] if prefix is not None else []):
+                commands = [self._engine.encode(*_request(chunk, prefix)) for chunk in chunks]
+                outcomes = await asyncio.gather(*commands, return_exceptions=True)
+                done = await self._engine.captured([(chunk.stamp, chunk.extents) for chunk in chunks])
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    logger.warning("an encode request failed: %s", type(outcome).__name__, exc_info=outcome)
+        finally:
+            for chunk, complete in zip(chunks, done, strict=True):
+                self._settle(chunk, complete)
+        return len(chunks)
+
+    def _reserve(self, job: Job, prefix: Chunk | None, behind: frozenset[str]) -> Chunk | None:
+        length = len(job.token_ids) + (len(prefix.token_ids) if prefix is not None else 0) + SPARE_TOKENS + 1
+        if not job.token_ids or length > self._max_model_len:
+            self._tries[job.key] = MAX_TRIES
+            self._count("failed")
+            return None
+        evict = job.key in self._asked or job.key.kind != "fact"
+        hold = self._catalog.pin([prefix] if prefix is not None else [])  # eviction must spare the prefix
+        try:
+            return self._catalog.reserve(job.key, job.token_ids, behind, evict=evict)
+        finally:
+            hold.release()
+
+    def _settle(self, chunk: Chunk, complete: bool) -> None:
+        del self._in_flight[chunk.stamp]
+        self._asked.discard(chunk.key)
+        if chunk.stamp in self._forgotten:
+            self._forgotten.discard(chunk.stamp)
+            self._catalog.release(chunk, wipe=True)
+            self._count("dropped")
+        elif complete:
+            self._tries.pop(chunk.key, None)
+            self._catalog.commit(chunk)
+            self._count("stored")
+        else:
+            self._tries[chunk.key] += 1
+            self._catalog.release(chunk)
+            self._count("incomplete")
+
+    async def _wipe(self) -> None:
+        extents = self._catalog.take_unwiped()
+        if extents:
+            await self._engine.wipe(extents)
+            self._catalog.wiped(extents)
+
+    def _drop(self, doomed: Callable[[Chunk], bool]) -> None:
+        self._catalog.drop_where(doomed)
+        self._forgotten |= {stamp for stamp, chunk in self._in_flight.items() if doomed(chunk)}
+
+    def _count(self, result: EncodeResult) -> None:
+        self.results[result] += 1
+        self._on_result(result)
+
+    def _mark(self, owner: Owner) -> None:
+        self._dirty[owner] = None
+        self._wake.set()
+
+
+def _request(chunk: Chunk, prefix: Chunk | None) -> tuple[tuple[int, ...], Command]:
+    """The prompt and the command that encode a chunk: prefix (injected), its own tokens, throw-away tokens."""
+    before = prefix.token_ids if prefix is not None else ()
+    injection = Injection(prefix.token_ids, prefix.extents) if prefix is not None else None
+    capture = Capture(chunk.stamp, len(before), chunk.extents)
+    return (*before, *chunk.token_ids, *chunk.token_ids[:1] * SPARE_TOKENS), Command(injection, capture)
+
+
+def digest_of(token_ids: Sequence[int]) -> str:
+    """Names a text by its tokens."""
+    return hashlib.sha256(b",".join(b"%d" % token for token in token_ids)).hexdigest()

@@ -1,0 +1,130 @@
+"""Builds the brain from a running engine: what the model is, what it can do, and the stores and verbs around it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from starlette.datastructures import State
+
+from inferscale_server import wording
+from inferscale_server.brain import Brain, KvSupport
+from inferscale_server.catalog import Catalog
+from inferscale_server.config import ServerConfig
+from inferscale_server.data_folder import DataFolder
+from inferscale_server.edge.metrics import Metrics
+from inferscale_server.embed import load_embedder
+from inferscale_server.encode import Encoder
+from inferscale_server.engine.door import EngineDoor
+from inferscale_server.engine.framing import Framer
+from inferscale_server.facts import FactStore
+from inferscale_server.fingerprint import Ingredients, fingerprint
+from inferscale_server.index import ExactIndex
+from inferscale_server.memory import MemoryService
+from inferscale_server.recall import Recall, header_job_of
+from inferscale_server.recipe import make_recipe
+from inferscale_server.salts import Salts
+from inferscale_server.tokens import LineTokenizer
+from inferscale_server.types import LOCAL_TENANT, Fact, Owner
+
+
+async def assemble(
+    config: ServerConfig, engine_client: Any, state: State, door: EngineDoor, slot: str
+) -> tuple[Brain, Framer]:
+    """Raises StartupError: data folder, fact store, embedder."""
+    torch.set_num_threads(1)  # beside a busy engine, two threads made a query's embedding 30 times slower
+    vllm_config = engine_client.vllm_config
+    support = _support_of(await door.attach(compiled=not vllm_config.model_config.enforce_eager))
+    tokenize = LineTokenizer(engine_client.renderer.get_tokenizer())
+    framer = Framer(state.online_renderer, tokenize, slot)
+    header_ids = await framer.default_header(state.openai_serving_models.base_model_paths[0].name)
+    if header_ids is None:
+        support.refusals.append("the chat template does not let a system message stand where the memory would")
+    folder, memory, embedder = await _open_stores(config, encoder_slot := _LateSink())
+    recipe = make_recipe(config.recipe, config.primer_facts)
+    print_ = fingerprint(_ingredients(vllm_config, tokenize, recipe.name))
+    rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
+    catalog, metrics = Catalog(rows, print_), Metrics()
+    header = header_job_of(LOCAL_TENANT, header_ids or ())
+    max_model_len = vllm_config.model_config.max_model_len
+    encoder = Encoder(catalog, recipe, door, tokenize, header, memory.facts, max_model_len, on_result=metrics.encoded)
+    encoder_slot.encoder = encoder
+    recall = Recall(memory, catalog, encoder, tokenize, config.k, config.tail_tokens, support.refusals)
+    brain = Brain(
+        config=config,
+        model_name=state.openai_serving_models.base_model_paths[0].name,
+        folder=folder,
+        memory=memory,
+        embedder=embedder,
+        catalog=catalog,
+        encoder=encoder,
+        recall=recall,
+        tokenize=tokenize,
+        salts=Salts(hashlib.sha256(slot.encode()).digest(), print_),
+        metrics=metrics,
+        support=support,
+        header_key=header.key,
+    )
+    return brain, framer
+
+
+class _LateSink:
+    """Passes the memory service's news on to the encoder, which can only be built after it."""
+
+    encoder: Encoder | None = None
+
+    def added(self, owner: Owner, facts: tuple[Fact, ...]) -> None:
+        if self.encoder is not None:
+            self.encoder.added(owner, facts)
+
+    def forgotten(self, owner: Owner, fact_ids: tuple[str, ...]) -> None:
+        if self.encoder is not None:
+            self.encoder.forgotten(owner, fact_ids)
+
+    def owner_forgotten(self, owner: Owner) -> None:
+        if self.encoder is not None:
+            self.encoder.owner_forgotten(owner)
+
+
+async def _open_stores(config: ServerConfig, sink: Any) -> tuple[DataFolder, MemoryService, Any]:
+    folder = DataFolder.hold(config.data_path)
+    embedder = await asyncio.to_thread(load_embedder, config.embedder)
+    memory = MemoryService(FactStore(config.facts_path), ExactIndex(), embedder, sink)
+    await memory.start()
+    return folder, memory, embedder
+
+
+def _support_of(reports: list[dict[str, Any]]) -> KvSupport:
+    """One word for all ranks."""
+    refusals = list(dict.fromkeys(refusal for report in reports for refusal in report["refusals"]))
+    first = reports[0]
+    bytes_per_row = sum(report["bytes_per_row"] for report in reports)
+    return KvSupport(refusals, first["backend"], first["layers"], bytes_per_row)
+
+
+def _ingredients(vllm_config: Any, tokenize: LineTokenizer, recipe: str) -> Ingredients:
+    model = vllm_config.model_config
+    return Ingredients(
+        weights=_weights_of(model.model, model.revision),
+        config=model.hf_config.to_dict(),
+        tokenizer=tokenize.digest(),
+        chat_template=str(tokenize.chat_template),
+        dtype=str(model.dtype),
+        kv_cache_dtype=str(vllm_config.cache_config.cache_dtype),
+        tensor_parallel=vllm_config.parallel_config.tensor_parallel_size,
+        adapter="",
+        recipe=recipe,
+        words="\n".join((wording.DEFAULT_SYSTEM, wording.MEMORY_INTRO, wording.fact_line("fact", "who", 0.0))),
+    )
+
+
+def _weights_of(model: str, revision: str | None) -> str:
+    """Name and revision of a hub model; of a local folder, names, sizes and times of its weight files."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return f"{model}@{revision}"
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".gguf"))
+    return ";".join(f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in files)

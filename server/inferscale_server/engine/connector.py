@@ -1,0 +1,170 @@
+"""InferScale's KV connector: vLLM's hooks, each guarded, over the scheduler's and the worker's half.
+
+An exception that escapes a hook kills the engine for everybody. Scheduler half: a fault claims nothing and is counted.
+Worker half: after a claim the blocks are already hashed, so a fault is reported as failed blocks, never swallowed.
+Contract: vllm/distributed/kv_transfer/kv_connector/v1/base.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+)
+
+from inferscale_server.engine.lifeline import die_with_parent
+from inferscale_server.engine.scheduler_half import SchedulerHalf, StepCommands
+from inferscale_server.engine.worker_half import WorkerHalf
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class StepMetadata(KVConnectorMetadata):
+    """One step's commands on their way to the workers."""
+
+    commands: StepCommands = field(default_factory=StepCommands)
+
+
+class InferScaleConnector(KVConnectorBase_V1):
+    """Claims verified tokens, and writes their stored keys and values into the paged cache.
+
+    Extra config: `slab_rows` (int), `secret` (hex).
+    """
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        slab_rows = int(extra["slab_rows"])
+        self.hook_errors: Counter[str] = Counter()
+        self.worker = WorkerHalf(slab_rows)
+        self.scheduler: SchedulerHalf | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            die_with_parent()
+            block_size = vllm_config.cache_config.block_size
+            self.scheduler = SchedulerHalf(block_size, slab_rows, bytes.fromhex(extra["secret"]))
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A dropped save is a later encode: preemption may keep its output."""
+        return False
+
+    # Scheduler half
+
+    def on_new_request(self, request: Any) -> None:
+        """Verify and remember the request's command."""
+        try:
+            self._scheduler().arrived(request)
+        except Exception as error:
+            self._fault("on_new_request", error)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """Tokens past the local hit that the slab holds; synchronous."""
+        try:
+            return self._scheduler().claim(request, num_computed_tokens), False
+        except Exception as error:
+            self._fault("get_num_new_matched_tokens", error)
+            return 0, False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """The claim got its blocks."""
+        try:
+            self._scheduler().allocated(request, num_external_tokens)
+        except Exception as error:
+            self._fault("update_state_after_alloc", error)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        """This step's loads and captures, whatever list a request stands in."""
+        try:
+            commands = self._scheduler().step(scheduled_of(scheduler_output), self._block_ids)
+        except Exception as error:
+            self._fault("build_connector_meta", error)
+            commands = self._lost(list(scheduler_output.num_scheduled_tokens))
+        return StepMetadata(commands)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """The one clean-up point; tells the API process how much of the plan was covered."""
+        try:
+            return False, self._scheduler().finished(request.request_id)
+        except Exception as error:
+            self._fault("request_finished", error)
+            return False, None
+
+    # Worker half
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Arm the capture here: start_load_kv runs after the forward in steps without loads."""
+        super().bind_connector_metadata(connector_metadata)
+        try:
+            self.worker.begin(self._commands())
+        except Exception as error:
+            self.worker.failed("bind_connector_metadata", error)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Write this step's claimed tokens into the paged cache."""
+        loads = self._commands().loads
+        try:
+            self.worker.load(loads)
+        except Exception as error:
+            self.worker.failed("start_load_kv", error)
+            self.worker.load_failed(loads)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Loads are complete when start_load_kv returns."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        """Capture happens in the tap on the cache write."""
+
+    def wait_for_save(self) -> None:
+        """Make captured keys position-free."""
+        try:
+            self.worker.end()
+        except Exception as error:
+            self.worker.failed("wait_for_save", error)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Blocks whose load failed: their requests end with an error and are sent again as text."""
+        return self.worker.take_failed_blocks()
+
+    def _commands(self) -> StepCommands:
+        metadata = self._connector_metadata
+        return metadata.commands if isinstance(metadata, StepMetadata) else StepCommands()
+
+    def _scheduler(self) -> SchedulerHalf:
+        assert self.scheduler is not None, "a scheduler hook was called on a worker's connector"
+        return self.scheduler
+
+    def _block_ids(self, request_id: str) -> Sequence[int]:
+        assert self._kv_cache_manager is not None
+        return self._kv_cache_manager.get_block_ids(request_id)[0]
+
+    def _lost(self, request_ids: list[str]) -> StepCommands:
+        try:
+            return self._scheduler().lost(request_ids, self._block_ids)
+        except Exception as error:
+            self._fault("build_connector_meta", error)
+            return StepCommands()
+
+    def _fault(self, hook: str, error: BaseException) -> None:
+        self.hook_errors[hook] += 1
+        logger.error("inferscale: hook %s failed: %s", hook, type(error).__name__, exc_info=error)
+
+
+def scheduled_of(scheduler_output: Any) -> list[tuple[str, int, int]]:
+    """(request id, tokens computed before, tokens scheduled now) of every request of a step, new, resumed or running."""
+    counts = scheduler_output.num_scheduled_tokens
+    new = [(r.req_id, r.num_computed_tokens, counts[r.req_id]) for r in scheduler_output.scheduled_new_reqs]
+    cached = scheduler_output.scheduled_cached_reqs
+    running = [
+        (req_id, computed, counts[req_id])
+        for req_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+    ]
+    return new + running

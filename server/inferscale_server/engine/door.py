@@ -1,0 +1,168 @@
+"""The door to the engine: every request of the API process passes here.
+
+Wraps `engine_client.generate`, the only place that sees cached tokens, the connector's report and the first token's time
+for streams, and the only one where pins can be released safely: after the abort was sent. Also the encoder's way in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from vllm import SamplingParams
+
+from inferscale_server.catalog import Pin
+from inferscale_server.command import PARAMS_KEY, Command, Extent, to_params
+
+ENCODE_PRIORITY = 100
+"""vLLM serves lower numbers first; chats are 0."""
+
+
+@dataclass
+class Flight:
+    """One chat's way through the engine: what it holds, and what became of it."""
+
+    salt: str
+    pin: Pin | None = None
+    started: float = field(default_factory=perf_counter)
+    first_token_ms: float | None = None
+    cached_tokens: int = 0
+    prompt_tokens: int = 0
+    covered_tokens: int | None = None
+    load_failed: bool = False
+    streams: list[AsyncGenerator[Any, None]] = field(default_factory=list)
+
+    async def land(self) -> None:
+        """Abort what still runs, then let go of the rows. Safe to call twice."""
+        for stream in self.streams:
+            await stream.aclose()
+        if self.pin is not None:
+            self.pin.release()
+
+    def note(self, output: Any) -> None:
+        """Read one RequestOutput. With n > 1 each child reports; the least covered counts."""
+        self._note_first_token(output)
+        self.cached_tokens = max(self.cached_tokens, output.num_cached_tokens or 0)
+        self.prompt_tokens = len(output.prompt_token_ids or ())
+        self.load_failed |= any(part.finish_reason == "error" for part in output.outputs)
+        report = (output.kv_transfer_params or {}).get(PARAMS_KEY)
+        if report is not None:
+            covered = report["covered"]
+            self.covered_tokens = covered if self.covered_tokens is None else min(self.covered_tokens, covered)
+
+    def _note_first_token(self, output: Any) -> None:
+        """Streams show it by arriving; a whole answer carries the engine's own measurement."""
+        if self.first_token_ms is not None or not any(part.token_ids for part in output.outputs):
+            return
+        latency = getattr(output.metrics, "first_token_latency", 0.0)
+        now_ms = 1e3 * (perf_counter() - self.started)
+        self.first_token_ms = 1e3 * latency if output.finished and latency else now_ms
+
+
+CURRENT_FLIGHT: ContextVar[Flight | None] = ContextVar("inferscale_flight", default=None)
+"""The flight of the chat handler that is calling `generate`; read when the call is made, not while it streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """Log probabilities of the likeliest first tokens, and how many prompt tokens were injected."""
+
+    logprobs: dict[int, float]
+    covered: int
+
+
+class EngineDoor:
+    """vLLM's engine client as the rest of the server sees it."""
+
+    def __init__(self, engine_client: Any, secret: bytes, default_salt: Callable[[], str]) -> None:
+        self._client = engine_client
+        self._secret = secret
+        self._default_salt = default_salt
+        self._generate = engine_client.generate
+
+    def install(self) -> None:
+        """Put the wrapper into the client's place: vLLM's own handlers pass through it from now on."""
+        self._client.generate = self.generate
+
+    def generate(self, prompt: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        """`AsyncLLM.generate` under the flight's salt; a request without a flight gets nobody's."""
+        flight = CURRENT_FLIGHT.get()
+        salt = flight.salt if flight is not None else self._default_salt()
+        if isinstance(prompt, dict) and not prompt.get("cache_salt"):
+            prompt = {**prompt, "cache_salt": salt}
+        inner = self._generate(prompt, *args, **kwargs)
+        if flight is None:
+            return inner
+        stream = self._observed(inner, flight)
+        flight.streams.append(stream)
+        return stream
+
+    def params(self, command: Command) -> dict[str, Any]:
+        """Signed `kv_transfer_params`."""
+        return to_params(command, self._secret)
+
+    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
+        """One prefill with injection and capture, under a salt of its own, behind all chats."""
+        sampling = SamplingParams(
+            max_tokens=1,
+            temperature=0.0,
+            detokenize=False,
+            extra_args={"kv_transfer_params": self.params(command)},
+        )
+        salt = secrets.token_hex(32)
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
+        stream = self._generate(prompt, sampling, f"encode-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
+        try:
+            async for _ in stream:
+                pass
+        finally:
+            await stream.aclose()
+
+    async def first_logprobs(self, prompt_ids: Sequence[int], command: Command | None) -> FirstToken:
+        """The distribution of the first token behind a prompt, under a salt of its own."""
+        extra = None if command is None else {"kv_transfer_params": self.params(command)}
+        sampling = SamplingParams(max_tokens=1, temperature=0.0, logprobs=20, extra_args=extra)
+        salt = secrets.token_hex(32)
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
+        output = None
+        async for output in self._generate(prompt, sampling, f"gate-{secrets.token_hex(8)}"):
+            pass
+        assert output is not None and output.outputs[0].logprobs
+        report = (output.kv_transfer_params or {}).get(PARAMS_KEY, {})
+        logprobs = {token: value.logprob for token, value in output.outputs[0].logprobs[0].items()}
+        return FirstToken(logprobs, report.get("covered", 0))
+
+    async def captured(self, attempts: Sequence[tuple[int, tuple[Extent, ...]]]) -> list[bool]:
+        """Complete on every rank?"""
+        asked = [(stamp, [[e.row, e.length] for e in extents]) for stamp, extents in attempts]
+        ranks = await self._client.collective_rpc("inferscale_captured", args=(asked,))
+        return [all(answers) for answers in zip(*ranks, strict=True)]
+
+    async def wipe(self, extents: Sequence[Extent]) -> None:
+        """Zero rows on every rank."""
+        await self._client.collective_rpc("inferscale_wipe", args=([[e.row, e.length] for e in extents],))
+
+    async def attach(self, compiled: bool) -> list[dict[str, Any]]:
+        """Tap the model in every worker; one report a rank."""
+        reports: list[dict[str, Any]] = await self._client.collective_rpc("inferscale_attach", args=(compiled,))
+        return reports
+
+    async def stats(self) -> list[dict[str, Any]]:
+        """Injection times and fault counts, one a rank."""
+        stats: list[dict[str, Any]] = await self._client.collective_rpc("inferscale_stats")
+        return stats
+
+    @staticmethod
+    async def _observed(inner: AsyncGenerator[Any, None], flight: Flight) -> AsyncGenerator[Any, None]:
+        try:
+            async for output in inner:
+                flight.note(output)
+                yield output
+        finally:
+            # Sends the abort if the request still runs; a cancelled caller must not stop that.
+            await asyncio.shield(inner.aclose())

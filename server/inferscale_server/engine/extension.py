@@ -1,0 +1,56 @@
+"""Rare commands to the workers, by `collective_rpc`: attach, ask what was captured, wipe, count. Never on a chat's path.
+
+vLLM mixes this class into its worker, so every name starts with `inferscale_`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+from inferscale_server.engine.connector import InferScaleConnector
+from inferscale_server.engine.worker_half import WorkerHalf
+
+
+class InferScaleWorker:
+    """Methods that each worker gains."""
+
+    def inferscale_attach(self, compiled: bool) -> dict[str, Any]:
+        """Tap the loaded model. Returns what it is, and `refusals`: why KV mode is off (empty: it is on)."""
+        connector = _connector()
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]
+        report = connector.worker.attach(connector._vllm_config, connector._kv_cache_config, model, compiled)
+        slab = connector.worker.slab
+        return {
+            "refusals": report.refusals,
+            "layers": len(report.layers),
+            "bytes_per_row": 0 if slab is None else slab.bytes_per_row,
+            "rotary_positions": min((g.table.positions for g in slab.groups if g.table), default=0) if slab else 0,
+            "backend": report.layers[0].attention.attn_backend.get_name() if report.layers else "none",
+        }
+
+    def inferscale_captured(self, attempts: Sequence[tuple[int, Sequence[Sequence[int]]]]) -> list[bool]:
+        """Is each attempt, given as stamp and [row, length] extents, complete and finite on this rank?"""
+        return _worker().captured([(stamp, [(row, length) for row, length in ext]) for stamp, ext in attempts])
+
+    def inferscale_wipe(self, extents: Sequence[Sequence[int]]) -> None:
+        """Zero rows that were forgotten."""
+        _worker().wipe([(row, length) for row, length in extents])
+
+    def inferscale_stats(self) -> dict[str, Any]:
+        """Injection times and fault counts of this worker."""
+        worker = _worker()
+        return {"injection": asdict(worker.clock), "errors": dict(worker.errors)}
+
+
+def _connector() -> InferScaleConnector:
+    connector = get_kv_transfer_group()
+    assert isinstance(connector, InferScaleConnector)
+    return connector
+
+
+def _worker() -> WorkerHalf:
+    return _connector().worker

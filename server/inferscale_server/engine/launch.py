@@ -1,0 +1,156 @@
+"""`inferscale serve`: builds vLLM's arguments, sets what the design needs, and runs vLLM's own server."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import socket
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from inferscale_server.config import ServerConfig
+from inferscale_server.data_folder import DataFolder
+from inferscale_server.errors import ConfigError, ModelUnavailable, PortInUse, StartupError
+from inferscale_server.models import resolve_model
+
+logger = logging.getLogger(__name__)
+
+PLUGINS = ("inferscale", "inferscale_lifeline")
+CONNECTOR = ("InferScaleConnector", "inferscale_server.engine.connector")
+WORKER_EXTENSION = "inferscale_server.engine.extension.InferScaleWorker"
+GUARD = "inferscale_server.edge.guard.Guard"
+SERVED_NAME_DEFAULT = "smollm2-135m-instruct"
+GIB = 1 << 30
+
+
+def serve(config: ServerConfig, vllm_args: Sequence[str], report: Callable[[str], None] = print) -> None:
+    """Serve until SIGINT or SIGTERM. Raises StartupError with one line for whatever keeps it from starting."""
+    check_port(config.host, config.port)
+    DataFolder.hold(config.data_path).release()  # fail now, not after the model has loaded
+    report("preparing the model")
+    model = str(resolve_model(config.model, config.cache_path, report))
+    prepare_environment(os.environ)
+    args = build_args(config, model, vllm_args)
+    report(f"loading {args.served_model_name[0]} into vLLM and warming up (about a minute on a CPU)")
+    run(args)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises PortInUse. The engine takes a minute to start, and only then would vLLM try to listen."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(f"port {port} on {host} is in use by another process: choose another --port") from None
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+
+
+def prepare_environment(environ: Any) -> None:
+    """Environment variables that vLLM reads; what the operator has set wins, except where the design breaks."""
+    named = [name for name in environ.get("VLLM_PLUGINS", "").split(",") if name]
+    environ["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*named, *PLUGINS]))
+    environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
+    environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # until the gate has passed on it
+    environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Namespace:
+    """vLLM's own namespace, with ours on it as `inferscale`. Raises UnsupportedOption, ConfigError, ModelUnavailable."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    from inferscale_server.engine.options import refuse_unsupported
+
+    parser = make_arg_parser(FlexibleArgumentParser(prog="inferscale serve --"))
+    try:
+        args: Namespace = parser.parse_args(["--model", model, *vllm_args])
+    except SystemExit as error:
+        if error.code == 0:
+            raise
+        raise ConfigError("a vLLM option after -- is not valid (see above)") from None
+    refuse_unsupported(args, os.environ)
+    args.inferscale = config
+    args.model, args.host, args.port = model, config.host, config.port
+    if not args.served_model_name:
+        args.served_model_name = [SERVED_NAME_DEFAULT if config.model is None else config.model]
+    args.middleware = [*args.middleware, GUARD]
+    args.scheduling_policy = "priority"
+    args.enable_prompt_tokens_details = True
+    args.worker_extension_cls = WORKER_EXTENSION
+    args.disable_uvicorn_access_log = True
+    validate_parsed_serve_args(args)
+    args.kv_transfer_config = transfer_config(slab_rows_of(config, args))
+    return args
+
+
+def transfer_config(slab_rows: int, connector: tuple[str, str] = CONNECTOR) -> Any:
+    """The KV connector's configuration, with a secret that only this process and its engine know."""
+    from vllm.config import KVTransferConfig
+
+    name, module = connector
+    return KVTransferConfig(
+        kv_connector=name,
+        kv_connector_module_path=module,
+        kv_role="kv_both",
+        kv_load_failure_policy="fail",
+        kv_connector_extra_config={"slab_rows": slab_rows, "secret": secrets.token_hex(32)},
+    )
+
+
+def slab_rows_of(config: ServerConfig, args: Namespace) -> int:
+    """How many tokens fit into the device slab, over all ranks; the slab's bytes come off vLLM's own memory."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    try:
+        vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
+    except (ValueError, OSError) as error:
+        first = str(error).strip().splitlines()
+        raise ModelUnavailable(f"vLLM cannot serve {args.model}: {first[0] if first else error!r}") from error
+    model = vllm_config.model_config
+    heads = model.get_num_kv_heads(vllm_config.parallel_config)
+    per_row = (
+        2 * model.get_num_layers(vllm_config.parallel_config) * heads * model.get_head_size() * model.dtype.itemsize
+    )
+    rows = int(config.kv_device_gib * GIB / max(per_row, 1))
+    if rows < 1:
+        raise ConfigError(f"option 'kv_device_gib': value {config.kv_device_gib} holds no token ({per_row} bytes each)")
+    _reserve_memory(config, args)
+    return rows
+
+
+def _reserve_memory(config: ServerConfig, args: Namespace) -> None:
+    """On a GPU the slab is allocated after vLLM's profiling: take its bytes off first. A CPU has no such fraction."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return
+    slab_bytes = int(config.kv_device_gib * GIB)
+    if args.kv_cache_memory_bytes:
+        args.kv_cache_memory_bytes -= slab_bytes
+    else:
+        args.gpu_memory_utilization -= slab_bytes / torch.cuda.get_device_properties(0).total_memory
+
+
+def run(args: Namespace) -> None:
+    """vLLM's server entry, in this process. Returns when it was told to stop."""
+    import uvloop
+    from vllm.entrypoints.launchers.api_server.entry import run_server
+    from vllm.logger import configure_logging_from_args
+    from vllm.plugins import load_endpoint_plugins
+
+    configure_logging_from_args(args)
+    if not any(plugin.name == PLUGINS[0] for plugin in load_endpoint_plugins(("generate",))):
+        raise StartupError("vLLM did not load InferScale's endpoint plugin: is the package installed, not only copied?")
+    try:
+        uvloop.run(run_server(args))
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,144 @@
+"""The endpoint plugin: attaches our routes to vLLM's app, and builds the brain when the engine is up.
+
+Contract: vllm/plugins/endpoint_plugins/interface.py. The configuration comes on vLLM's own argument namespace
+(`args.inferscale`), put there by launch.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import Response
+from starlette.datastructures import State
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.api_router import create_completion
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_json_request, with_cancellation
+
+from inferscale_server.brain import Brain
+from inferscale_server.config import ServerConfig
+from inferscale_server.edge.answers import error_response
+from inferscale_server.edge.routes import build_router
+from inferscale_server.edge.services import Services
+from inferscale_server.edge.wire import parse_chat_memory
+from inferscale_server.engine.assemble import assemble
+from inferscale_server.engine.chat import ChatDesk
+from inferscale_server.engine.door import EngineDoor
+from inferscale_server.engine.gate import run_gate
+from inferscale_server.errors import RequestError, Unavailable
+from inferscale_server.remember import parse_user_id
+from inferscale_server.types import LOCAL_TENANT, Owner
+
+logger = logging.getLogger(__name__)
+
+
+class InferScalePlugin:
+    """Adds the memory routes and replaces vLLM's chat and completions routes."""
+
+    name = "inferscale"
+    required_tasks = ("generate",)
+
+    def __init__(self) -> None:
+        self._brain: Brain | None = None
+        self._desk: ChatDesk | None = None
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Register routes; they answer 503 until `init_state` has run."""
+        app.include_router(build_router(self._services))
+        app.include_router(self._chat_router())
+        inner = app.router.lifespan_context
+
+        @asynccontextmanager
+        async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
+            async with inner(app) as state:
+                try:
+                    yield state
+                finally:
+                    await self.aclose()
+
+        app.router.lifespan_context = lifespan
+
+    async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
+        """Tap the model, open the stores, encode the default header, run the gate. Raises StartupError."""
+        config: ServerConfig = args.inferscale
+        secret = bytes.fromhex(engine_client.vllm_config.kv_transfer_config.kv_connector_extra_config["secret"])
+        door = EngineDoor(engine_client, secret, lambda: self._salt_of(None))
+        brain, framer = await assemble(config, engine_client, state, door, slot=f"slot-{secrets.token_hex(16)}")
+        self._brain = brain
+        door.install()
+        max_model_len = engine_client.vllm_config.model_config.max_model_len
+        self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, max_model_len)
+        await self._pass_gate(brain, door, str(engine_client.vllm_config.model_config.dtype).removeprefix("torch."))
+        brain.start_encoding()
+
+    async def aclose(self) -> None:
+        """End background work and close the stores."""
+        if self._brain is not None:
+            await self._brain.aclose()
+            self._brain = None
+
+    async def _pass_gate(self, brain: Brain, door: EngineDoor, dtype: str) -> None:
+        """Encode the default header and compare an answer behind it with prefill's. Red: text mode, said loudly."""
+        refusals = brain.support.refusals
+        if not refusals:
+            await brain.encoder.drain()
+            header = brain.catalog.get(brain.header_key)
+            if header is None:
+                refusals.append("the default header could not be encoded: its keys and values did not all arrive")
+            else:
+                result = await run_gate(door, header, brain.tokenize("What is two plus two?"), dtype)
+                brain.support.gate = asdict(result)
+                if not result.passed:
+                    refusals.append(
+                        f"the start-up gate is red: injected KV differs from prefill by {result.difference:.2g} "
+                        f"(allowed {result.tolerance:g}; {result.covered} of {len(header.token_ids)} tokens injected)"
+                    )
+        for refusal in refusals:
+            logger.warning("inferscale: KV mode is off, memory is served as text: %s", refusal)
+
+    def _salt_of(self, owner: Owner | None) -> str:
+        brain = self._ready()
+        return brain.salts.of(owner, 0 if owner is None else brain.memory.epoch(owner))
+
+    def _ready(self) -> Brain:
+        if self._brain is None:
+            raise Unavailable("the server is starting or shutting down")
+        return self._brain
+
+    def _services(self) -> Services:
+        return self._ready().services()
+
+    def _chat_router(self) -> APIRouter:
+        router = APIRouter()
+
+        @router.post("/v1/chat/completions", dependencies=[Depends(validate_json_request)])
+        @with_cancellation
+        @load_aware_call
+        async def chat(request: ChatCompletionRequest, raw_request: Request) -> Response:
+            try:
+                ask = parse_chat_memory(await raw_request.json())
+                self._ready()
+                assert self._desk is not None
+                keep_alive_s = float(getattr(raw_request.app.state.args, "sse_keep_alive_interval", 0) or 0)
+                return await self._desk.serve(request, raw_request, ask, keep_alive_s)
+            except RequestError as error:
+                return error_response(error)
+
+        @router.post("/v1/completions", dependencies=[Depends(validate_json_request)])
+        async def completions(request: CompletionRequest, raw_request: Request) -> Any:
+            """vLLM's own, under the salt of the user that the request names."""
+            try:
+                owner = None if request.user is None else Owner(LOCAL_TENANT, parse_user_id(request.user, "user"))
+                request.cache_salt = self._salt_of(owner)
+            except RequestError as error:
+                return error_response(error)
+            return await create_completion(request, raw_request=raw_request)
+
+        return router

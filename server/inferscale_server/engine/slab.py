@@ -1,0 +1,105 @@
+"""The slab: preallocated arrays that hold chunk KV, one row a token, position-free keys and values of every layer.
+
+Knows rows; refuses to know what they mean (the catalog in the API process does) and which bytes the paged cache holds
+(the backend's own `do_kv_cache_update` writes it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inferscale_server.engine.layers import TappedLayer, table_of
+from inferscale_server.rotary import RotaryTable, gather_rotated, rotate
+
+CacheWrite = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
+Gather = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
+
+MAX_TOKENS_PER_PASS = 4096
+"""Bounds the scratch of one injection pass."""
+
+
+@dataclass
+class LayerGroup:
+    """Layers of one shape and one rotation: their keys and values lie in one array each."""
+
+    layers: list[TappedLayer]
+    writes: list[CacheWrite]  # the backend's own cache write of each layer, unwrapped
+    table: RotaryTable | None
+    keys: torch.Tensor  # (layers, rows, heads, head_dim), model dtype, position-free
+    values: torch.Tensor  # (layers, rows, heads, head_dim)
+
+    def inject(self, gather: Gather, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
+        """Write `rows` (n,) into the paged cache at `slots` (n,), keys rotated to `positions` (n,)."""
+        if self.table is None:
+            keys = self.keys.index_select(1, rows)
+        else:
+            keys = gather(self.keys, rows, *self.table.at(positions), self.table.is_neox)
+        values = self.values.index_select(1, rows)
+        for number, (layer, write) in enumerate(zip(self.layers, self.writes, strict=True)):
+            write(layer.attention, keys[number], values[number], layer.attention.kv_cache, slots)
+
+    def unrotate(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
+        """Make keys that were captured at `positions` position-free, in place."""
+        if self.table is not None:
+            cos, sin = self.table.back_from(positions)
+            self.keys[:, rows] = rotate(self.keys[:, rows], cos, sin, self.table.is_neox)
+
+
+class Slab:
+    """All layer groups of one rank. `gather` is the compiled or the eager form of gather_rotated: twins."""
+
+    def __init__(self, layers: list[TappedLayer], rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.rows = rows
+        self.device = device
+        self.groups = list(_grouped(layers, rows, dtype, device))
+        self.stamps = torch.zeros((len(layers), rows), dtype=torch.int64, device=device)
+        self.gather: Gather = gather_rotated
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes of one token's keys and values on this rank."""
+        return sum(2 * g.keys[:, 0].numel() * g.keys.element_size() for g in self.groups)
+
+    def inject(self, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
+        """Fill paged-cache `slots` from slab `rows`, rotated to `positions`; each (n,) int64 on the slab's device."""
+        for start in range(0, rows.shape[0], MAX_TOKENS_PER_PASS):
+            part = slice(start, start + MAX_TOKENS_PER_PASS)
+            for group in self.groups:
+                group.inject(self.gather, rows[part], positions[part], slots[part])
+
+    def unrotate(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
+        """Make freshly captured keys position-free."""
+        for group in self.groups:
+            group.unrotate(rows, positions)
+
+    def complete(self, rows: torch.Tensor, stamp: int) -> bool:
+        """Has this attempt captured every layer of every row, and is all of it finite?"""
+        if not bool((self.stamps[:, rows] == stamp).all()):
+            return False
+        return all(bool(torch.isfinite(a[:, rows]).all()) for g in self.groups for a in (g.keys, g.values))
+
+    def wipe(self, rows: torch.Tensor) -> None:
+        """Overwrite rows with zeros: what was forgotten is not left in memory."""
+        self.stamps[:, rows] = 0
+        for group in self.groups:
+            group.keys[:, rows] = 0
+            group.values[:, rows] = 0
+
+
+def _grouped(layers: list[TappedLayer], rows: int, dtype: torch.dtype, device: torch.device) -> Iterator[LayerGroup]:
+    by_kind: dict[tuple[int, int, int], list[TappedLayer]] = {}
+    for layer in layers:
+        by_kind.setdefault((layer.heads, layer.head_dim, id(layer.rotary)), []).append(layer)
+    for (heads, head_dim, _), members in by_kind.items():
+        shape = (len(members), rows, heads, head_dim)
+        yield LayerGroup(
+            layers=members,
+            writes=[layer.attention.impl.do_kv_cache_update for layer in members],
+            table=table_of(members[0].rotary),
+            keys=torch.zeros(shape, dtype=dtype, device=device),
+            values=torch.zeros(shape, dtype=dtype, device=device),
+        )

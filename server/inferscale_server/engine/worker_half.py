@@ -1,0 +1,141 @@
+"""The worker's half of the connector: executes one step's commands on slab and paged cache.
+
+Created empty with the connector; `attach` comes once by RPC when the model is loaded, before the first request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from inferscale_server.command import Extent, rows_of
+from inferscale_server.engine.capture import Tap
+from inferscale_server.engine.layers import LayerReport, find_layers
+from inferscale_server.engine.scheduler_half import Load, StepCommands
+from inferscale_server.engine.slab import Slab
+from inferscale_server.rotary import gather_rotated
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class InjectionClock:
+    """How long injections took in this worker."""
+
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    last_tokens: int = 0
+    last_seconds: float = 0.0
+
+
+class WorkerHalf:
+    """State of one worker: the slab, the tap on the cache writes, and what went wrong."""
+
+    def __init__(self, slab_rows: int) -> None:
+        self.slab_rows = slab_rows
+        self.slab: Slab | None = None
+        self.tap: Tap | None = None
+        self.clock = InjectionClock()
+        self.errors: Counter[str] = Counter()
+        self._failed_blocks: set[int] = set()
+
+    def attach(self, vllm_config: Any, kv_cache_config: Any, model: torch.nn.Module, compiled: bool) -> LayerReport:
+        """Find the layers, allocate the slab, tap the cache writes, compile. Does nothing when KV mode is refused."""
+        report = find_layers(vllm_config, kv_cache_config, model)
+        if report.refusals or self.slab is not None:
+            return report
+        device = report.layers[0].attention.kv_cache.device
+        self.slab = Slab(report.layers, self.slab_rows, vllm_config.model_config.dtype, device)
+        self.tap = Tap(self.slab, lambda error: self.failed("capture", error))
+        if compiled:
+            self._compile(self.slab)
+        return report
+
+    def begin(self, commands: StepCommands) -> None:
+        """Before the forward: arm the tap for the tokens of this step that are wanted."""
+        self._failed_blocks |= commands.lost_blocks
+        if not commands.captures or self.slab is None or self.tap is None:
+            return
+        rows, positions, slots, stamps = (
+            self._on_device(np.concatenate([getattr(capture, name) for capture in commands.captures]))
+            for name in ("rows", "positions", "slots", "stamps")
+        )
+        self.tap.arm(rows, positions, slots, stamps)
+
+    def load(self, loads: Sequence[Load]) -> None:
+        """Write all claimed tokens of this step in one gather and one rotation. Raises; the caller reports blocks."""
+        if not loads:
+            return
+        if self.slab is None:
+            raise RuntimeError("a load was commanded before the slab was attached")
+        started = perf_counter()
+        rows, positions, slots = (
+            self._on_device(np.concatenate([getattr(load, name) for load in loads]))
+            for name in ("rows", "positions", "slots")
+        )
+        self.slab.inject(rows, positions, slots)
+        self._note(len(rows), perf_counter() - started)
+
+    def load_failed(self, loads: Sequence[Load]) -> None:
+        """Remember the blocks of loads that failed, for vLLM to fail their requests and evict the blocks."""
+        for load in loads:
+            self._failed_blocks |= load.blocks
+
+    def end(self) -> None:
+        """After the forward."""
+        if self.tap is not None:
+            self.tap.finish()
+
+    def take_failed_blocks(self) -> set[int]:
+        """Blocks whose load failed since the last call."""
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def failed(self, where: str, error: BaseException) -> None:
+        """Count and log a fault of ours; the message holds no request content."""
+        self.errors[where] += 1
+        logger.error("inferscale: %s failed: %s", where, type(error).__name__, exc_info=error)
+
+    def captured(self, attempts: Sequence[tuple[int, Sequence[tuple[int, int]]]]) -> list[bool]:
+        """For each (stamp, extents as (row, length)): did this attempt write all of it, and is it finite?"""
+        slab = self.slab
+        return [slab is not None and slab.complete(self._rows(extents), stamp) for stamp, extents in attempts]
+
+    def wipe(self, extents: Sequence[tuple[int, int]]) -> None:
+        """Zero rows that were forgotten."""
+        if self.slab is not None and extents:
+            self.slab.wipe(self._rows(extents))
+
+    def _rows(self, extents: Sequence[tuple[int, int]]) -> torch.Tensor:
+        return self._on_device(np.asarray(rows_of([Extent(*extent) for extent in extents]), dtype=np.int64))
+
+    def _on_device(self, numbers: np.ndarray) -> torch.Tensor:
+        assert self.slab is not None
+        return torch.from_numpy(numbers).to(self.slab.device, non_blocking=True)
+
+    def _note(self, tokens: int, seconds: float) -> None:
+        clock = self.clock
+        clock.steps, clock.tokens, clock.seconds = clock.steps + 1, clock.tokens + tokens, clock.seconds + seconds
+        clock.last_tokens, clock.last_seconds = tokens, seconds
+
+    def _compile(self, slab: Slab) -> None:
+        """Compile the gather and run it once a group, so that no request pays for it; eager when that fails."""
+        compiled = torch.compile(gather_rotated, dynamic=True)
+        try:
+            for group in slab.groups:
+                if group.table is not None:
+                    for count in (33, 64):
+                        at = torch.arange(count, device=slab.device) % slab.rows
+                        compiled(group.keys, at, *group.table.at(at), group.table.is_neox)
+        except Exception as error:  # no compiler, or a fault in it: the eager twin gives the same keys
+            self.failed("compile", error)
+            return
+        slab.gather = compiled

@@ -1,0 +1,122 @@
+"""Every error this server raises on purpose.
+
+InferScaleError
+├── RequestError                what the client wrote, or what the server cannot do for it now; has an HTTP status
+│   ├── InvalidRequest          400
+│   │   └── ExtractionUnavailable
+│   ├── NotFound                404
+│   ├── TooLarge                413
+│   ├── TooManyRequests         429
+│   ├── Unavailable             503
+│   └── StorageFull             507
+└── StartupError                the server cannot start; one line for the terminal, exit code 2
+    ├── ConfigError             an option, environment variable or config file is wrong
+    ├── UnsupportedOption       a vLLM option that breaks the design
+    ├── ModelUnavailable        the model or its package is missing
+    ├── DataFolderError         unwritable, or in use by another server
+    ├── StoreCorrupt            the fact store does not check out
+    └── PortInUse
+"""
+
+from __future__ import annotations
+
+
+class InferScaleError(Exception):
+    """Root of the tree."""
+
+
+class RequestError(InferScaleError):
+    """An error with a place in OpenAI's error shape: `{"error": {"message", "type", "code", "param"}}`."""
+
+    status = 500
+    type = "server_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.param = param
+
+    default_code = "internal_error"
+
+
+class InvalidRequest(RequestError):
+    """The client wrote something that cannot be accepted."""
+
+    status = 400
+    type = "invalid_request_error"
+    default_code = "invalid_request"
+
+
+class ExtractionUnavailable(InvalidRequest):
+    """Messages were sent to be turned into facts by a model, which this server does not do."""
+
+    default_code = "extraction_unavailable"
+
+
+class NotFound(RequestError):
+    """No such route, or no such fact for this owner."""
+
+    status = 404
+    type = "invalid_request_error"
+    default_code = "not_found"
+
+
+class TooLarge(RequestError):
+    """A body or a text is over its limit."""
+
+    status = 413
+    type = "invalid_request_error"
+    default_code = "too_large"
+
+
+class TooManyRequests(RequestError):
+    """A queue or quota is full; try again."""
+
+    status = 429
+    type = "rate_limit_error"
+    default_code = "rate_limited"
+
+
+class Unavailable(RequestError):
+    """A part of the server is not ready or not reachable."""
+
+    status = 503
+    type = "server_error"
+    default_code = "unavailable"
+
+
+class StorageFull(RequestError):
+    """The disk or a quota on stored bytes is full; what was stored before is unharmed."""
+
+    status = 507
+    type = "server_error"
+    default_code = "storage_full"
+
+
+class StartupError(InferScaleError):
+    """The server cannot start. The message is one line that says what to do."""
+
+
+class ConfigError(StartupError):
+    """An option, environment variable or config file is wrong; the message names key and value."""
+
+
+class UnsupportedOption(StartupError):
+    """A vLLM option that InferScale cannot work with; the message says why."""
+
+
+class ModelUnavailable(StartupError):
+    """The model or its package is missing or cannot be served."""
+
+
+class DataFolderError(StartupError):
+    """The data folder cannot be written, or another server holds it."""
+
+
+class StoreCorrupt(StartupError):
+    """The fact store exists but does not check out; nothing was changed."""
+
+
+class PortInUse(StartupError):
+    """Another process listens there."""

@@ -1,0 +1,61 @@
+"""Free rows of the slab as extents: allocation without fragmentation, in as few pieces as there are.
+
+Pure bookkeeping; refuses to know what lies in the rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from inferscale_server.command import Extent
+
+
+class FreeRows:
+    """The rows that nothing holds, as sorted, coalesced, disjoint extents."""
+
+    def __init__(self, rows: int) -> None:
+        self._free: list[Extent] = [Extent(0, rows)] if rows else []
+        self.count = rows
+
+    def take(self, length: int) -> tuple[Extent, ...] | None:
+        """`length` rows: the smallest single extent that fits, else the largest pieces; None if too few are free."""
+        assert length > 0, f"cannot take {length} rows"
+        if length > self.count:
+            return None
+        fitting = [extent for extent in self._free if extent.length >= length]
+        if fitting:
+            return (self._cut(min(fitting, key=lambda extent: extent.length), length),)
+        taken: list[Extent] = []
+        for extent in sorted(self._free, key=lambda extent: -extent.length):
+            piece = min(extent.length, length - sum(t.length for t in taken))
+            taken.append(self._cut(extent, piece))
+            if sum(t.length for t in taken) == length:
+                break
+        return tuple(taken)
+
+    def give_back(self, extents: Iterable[Extent]) -> None:
+        """Return rows. Giving back a row that is already free is a programmer's error."""
+        for extent in extents:
+            at = bisect_left(self._free, extent.row, key=lambda free: free.row)
+            before = self._free[at - 1] if at else None
+            after = self._free[at] if at < len(self._free) else None
+            assert before is None or before.row + before.length <= extent.row, f"{extent} overlaps {before}"
+            assert after is None or extent.row + extent.length <= after.row, f"{extent} overlaps {after}"
+            self._insert(at, extent, before, after)
+            self.count += extent.length
+
+    def _insert(self, at: int, extent: Extent, before: Extent | None, after: Extent | None) -> None:
+        start, stop, first, last = extent.row, extent.row + extent.length, at, at
+        if before is not None and before.row + before.length == start:
+            start, first = before.row, at - 1
+        if after is not None and after.row == stop:
+            stop, last = after.row + after.length, at + 1
+        self._free[first:last] = [Extent(start, stop - start)]
+
+    def _cut(self, extent: Extent, length: int) -> Extent:
+        at = self._free.index(extent)
+        rest = Extent(extent.row + length, extent.length - length)
+        self._free[at : at + 1] = [rest] if rest.length else []
+        self.count -= length
+        return Extent(extent.row, length)

@@ -1,0 +1,130 @@
+"""The plan: what one chat request's prompt is, token by token, and which of it comes from the slab.
+
+Pure: ask first (`plan_memory`), act later. Order of the memory: encoded facts worst to best, then texts that are not
+encoded yet, worst to best, because injected tokens can only extend a prefix. Text mode gets the very same ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inferscale_server.catalog import Chunk
+from inferscale_server.command import Injection
+from inferscale_server.types import Mode, ServedMode
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The rendered prompt around the memory: ids before it (the header) and after it."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """One text that may go into the prompt. `name` is its fact's id, or None for a caller's context."""
+
+    name: str | None
+    text: str
+    score: float | None
+    token_ids: tuple[int, ...]
+    chunk: Chunk | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What will be sent. `lines` in prompt order; `reason` is one of a fixed set of words (docs/modes.md)."""
+
+    mode: ServedMode
+    reason: str
+    prompt_ids: tuple[int, ...]
+    lines: tuple[MemoryLine, ...]
+    injection: Injection | None
+    chunks: tuple[Chunk, ...]
+    memory_tokens: int
+    digest: str
+
+    @property
+    def injected_tokens(self) -> int:
+        """Tokens planned to come from the slab, header included."""
+        return 0 if self.injection is None else len(self.injection.token_ids)
+
+
+def fit(lines: Sequence[MemoryLine], room_tokens: int) -> tuple[MemoryLine, ...]:
+    """The best lines (given best first) that fit into `room_tokens`."""
+    kept: list[MemoryLine] = []
+    for line in lines:
+        if len(line.token_ids) <= room_tokens:
+            kept.append(line)
+            room_tokens -= len(line.token_ids)
+    return tuple(kept)
+
+
+def plan_memory(
+    frame: Frame, lines: Sequence[MemoryLine], header: Chunk | None, mode: Mode, kv_refusal: str | None, tail: int = 0
+) -> MemoryPlan:
+    """Arrange the lines (given best first) and decide where their keys and values come from.
+
+    Args:
+        header: the chunk of exactly `frame.before`, or None when it is not encoded.
+        kv_refusal: why this request cannot use KV, or None.
+        tail: memory tokens at the end that are prefilled although they are encoded.
+    """
+    ready = [line for line in reversed(lines) if line.chunk is not None]
+    waiting = [line for line in reversed(lines) if line.chunk is None]
+    reason = _text_reason(mode, kv_refusal, header, ready)
+    if reason is not None:
+        return _plan("text", reason, frame, [*reversed(lines)], (), tail)
+    assert header is not None
+    chunks = (header, *(line.chunk for line in ready if line.chunk is not None))
+    return _plan("kv", "partly_encoded" if waiting else "encoded", frame, [*ready, *waiting], chunks, tail)
+
+
+def _text_reason(mode: Mode, refusal: str | None, header: Chunk | None, ready: Sequence[MemoryLine]) -> str | None:
+    if mode == "text":
+        return "requested"
+    if refusal is not None:
+        return refusal
+    if header is None:
+        return "header_not_encoded"
+    return None if ready else "nothing_encoded"
+
+
+def _plan(
+    mode: ServedMode, reason: str, frame: Frame, lines: Sequence[MemoryLine], chunks: tuple[Chunk, ...], tail: int
+) -> MemoryPlan:
+    memory = [token for line in lines for token in line.token_ids]
+    injection = _injection(chunks, len(frame.before) + max(len(memory) - tail, 0)) if chunks else None
+    return MemoryPlan(
+        mode=mode,
+        reason=reason,
+        prompt_ids=(*frame.before, *memory, *frame.after),
+        lines=tuple(lines),
+        injection=injection,
+        chunks=chunks,
+        memory_tokens=len(memory),
+        digest=_digest(chunks, injection),
+    )
+
+
+def _injection(chunks: Sequence[Chunk], at_most: int) -> Injection:
+    """The catalog's own token ids and rows, cut to `at_most` tokens; the engine compares them with the prompt's."""
+    token_ids = [token for chunk in chunks for token in chunk.token_ids][:at_most]
+    extents, left = [], len(token_ids)
+    for extent in (extent for chunk in chunks for extent in chunk.extents):
+        length = min(extent.length, left)
+        if length:
+            extents.append(type(extent)(extent.row, length))
+        left -= length
+    return Injection(tuple(token_ids), tuple(extents))
+
+
+def _digest(chunks: Sequence[Chunk], injection: Injection | None) -> str:
+    """Names what is injected: the encodings (stamps are never used twice) and how many tokens of them."""
+    if injection is None:
+        return "text"
+    text = ",".join(str(chunk.stamp) for chunk in chunks) + f":{len(injection.token_ids)}"
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,75 @@
+"""Rotation of keys: rotary position embedding applied and taken back, for any model whose cos/sin table we have.
+
+The table is the model's own (rounded to its dtype, scaled by YaRN's attention factor), so that keys taken at one position
+and put back at the same position are the model's keys again. Taking back divides by cos² + sin², which is 1 up to
+rounding, or the squared scaling factor. Source: Su et al., RoFormer (arXiv 2104.09864), eq. 34; InferScale
+(arXiv 2607.27090) for stored pre-RoPE keys.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+class RotaryTable:
+    """cos and sin of one rotary embedding.
+
+    Args:
+        cos_sin: (positions, rotary_dim), cos in the first half of the columns, sin in the second.
+        is_neox: halves are rotated against each other; else neighbours (GPT-J).
+    """
+
+    def __init__(self, cos_sin: torch.Tensor, is_neox: bool) -> None:
+        cos, sin = cos_sin.detach().float().chunk(2, dim=-1)
+        self.cos = cos.contiguous()  # (positions, rotary_dim / 2) float32
+        self.sin = sin.contiguous()
+        norm = cos * cos + sin * sin
+        self.inverse_cos = (cos / norm).contiguous()
+        self.inverse_sin = (-sin / norm).contiguous()
+        self.is_neox = is_neox
+        self.positions = cos.shape[0]
+        self.rotary_dim = 2 * cos.shape[1]
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos, sin, each (n, rotary_dim / 2) float32, that move position-free keys to `positions` (n,)."""
+        return self.cos[positions], self.sin[positions]
+
+    def back_from(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos, sin that make keys taken at `positions` position-free."""
+        return self.inverse_cos[positions], self.inverse_sin[positions]
+
+
+def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool) -> torch.Tensor:
+    """Rotate keys in float32 and return them in their own dtype.
+
+    Args:
+        keys: (..., n, heads, head_dim); columns past the rotary dimension pass through.
+        cos, sin: (n, rotary_dim / 2) float32.
+    """
+    half = cos.shape[-1]
+    c, s = cos[:, None, :], sin[:, None, :]  # (n, 1, half)
+    rotary = keys[..., : 2 * half].float()
+    if is_neox:
+        a, b = rotary[..., :half], rotary[..., half:]
+        turned = torch.cat((a * c - b * s, b * c + a * s), dim=-1)
+    else:
+        a, b = rotary[..., 0::2], rotary[..., 1::2]
+        turned = torch.stack((a * c - b * s, b * c + a * s), dim=-1).flatten(-2)
+    turned = turned.to(keys.dtype)
+    if 2 * half == keys.shape[-1]:
+        return turned
+    return torch.cat((turned, keys[..., 2 * half :]), dim=-1)
+
+
+def gather_rotated(
+    slab_keys: torch.Tensor, rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool
+) -> torch.Tensor:
+    """Position-free keys of `rows`, of all layers at once, moved to where cos and sin say.
+
+    Args:
+        slab_keys: (layers, slab_rows, heads, head_dim).
+        rows: (n,) int64.
+    Returns:
+        (layers, n, heads, head_dim) in the slab's dtype.
+    """
+    return rotate(slab_keys[:, rows], cos, sin, is_neox)

@@ -1,0 +1,71 @@
+"""Tokens of memory lines: each fact alone, with special-token strings taken as plain text.
+
+So fact boundaries never merge, the same ids stand in every prompt, and a fact's `<|im_end|>` never becomes a control
+token (as message text it would). Knows the tokenizer; refuses to know templates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from typing import Any
+
+CACHE_LINES = 200_000
+
+
+class LineTokenizer:
+    """Text of one memory line -> token ids, cached. Deterministic.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._control = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
+        self._control_strings = sorted(
+            {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True
+        )
+        self._cache: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+
+    def __call__(self, line: str) -> tuple[int, ...]:
+        """Ids of the line; never a control token's."""
+        ids = self._cache.get(line)
+        if ids is None:
+            ids = self._encode(line)
+            self._cache[line] = ids
+            if len(self._cache) > CACHE_LINES:
+                self._cache.popitem(last=False)
+        else:
+            self._cache.move_to_end(line)
+        return ids
+
+    @property
+    def chat_template(self) -> object:
+        """The tokenizer's own chat template."""
+        return self._tokenizer.chat_template
+
+    def digest(self) -> str:
+        """Names the vocabulary and how it splits text."""
+        probe = "Zürich, 8 May 2023: naïve café—它们 <b>1,000</b>\n\tdon't"
+        vocabulary = sorted(self._tokenizer.get_vocab().items())
+        text = repr((vocabulary, self._tokenizer(probe, add_special_tokens=False)["input_ids"]))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def template_text(self, text: str) -> tuple[int, ...]:
+        """Ids of rendered template text, where control tokens are meant."""
+        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
+
+    def _encode(self, line: str) -> tuple[int, ...]:
+        ids = tuple(self._tokenizer(line, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        if self._control.isdisjoint(ids):
+            return ids
+        ids = tuple(self._tokenizer(self.harmless(line), add_special_tokens=False)["input_ids"])
+        return tuple(token for token in ids if token not in self._control)
+
+    def harmless(self, line: str) -> str:
+        """The line with a blank inside every control token's string: for tokenizers and paths that cannot split them."""
+        for string in self._control_strings:
+            if len(string) > 1:
+                line = line.replace(string, f"{string[0]} {string[1:]}")
+        return line

@@ -1,0 +1,64 @@
+"""The real app in process: guard, routes, memory service and stores; only the embedder is small."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from inferscale_server.edge.guard import Guard
+from inferscale_server.edge.routes import build_router
+from inferscale_server.edge.services import Footprint, Services
+from inferscale_server.facts import FactStore
+from inferscale_server.index import ExactIndex
+from inferscale_server.memory import MemoryService
+from inferscale_server.types import Owner
+
+from tests.memory.fakes import FakeEmbedder, RecordingSink
+
+
+@pytest.fixture
+async def services(tmp_path: Path) -> AsyncIterator[Services]:
+    """A started memory service behind the routes, ready from the start."""
+    embedder = FakeEmbedder()
+    memory = MemoryService(FactStore(tmp_path / "facts.sqlite3"), ExactIndex(), embedder, RecordingSink())
+    await memory.start()
+
+    async def footprint(owner: Owner) -> Footprint:
+        return Footprint(memory.count(owner), 7, 1, 2, 3, 4, 5)
+
+    async def embed(texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        return list(embedder.embed(texts))
+
+    yield Services(memory, footprint, embed, embedder.name, lambda: None, lambda: {"model": "m"}, default_k=20)
+    await memory.aclose()
+
+
+@pytest.fixture
+async def bare_client(services: Services) -> AsyncIterator[httpx.AsyncClient]:
+    """The routes in a FastAPI app without the guard."""
+    async with client_of(app_with(services)) as client:
+        yield client
+
+
+@pytest.fixture
+async def client(services: Services) -> AsyncIterator[httpx.AsyncClient]:
+    """The routes behind the guard, as served."""
+    app = app_with(services)
+    app.add_middleware(Guard)
+    async with client_of(app) as client:
+        yield client
+
+
+def app_with(services: Services | None) -> FastAPI:
+    """A FastAPI app with the memory routes alone."""
+    app = FastAPI()
+    app.include_router(build_router(lambda: services))
+    return app
+
+
+def client_of(app: FastAPI) -> httpx.AsyncClient:
+    """A client that talks to `app` in process."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver")

