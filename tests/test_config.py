@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from inferscale_server.config import ServerConfig, load_config
 from inferscale_server.errors import ConfigError
 
@@ -153,4 +154,4 @@ def test_home_is_expanded_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_config_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        ServerConfig().port = 1  # type: ignore[misc]
+        setattr(ServerConfig(), "port", 1)  # noqa: B010

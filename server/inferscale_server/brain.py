@@ -6,8 +6,8 @@ Knows: what is joined to what. Refuses to know: vLLM, HTTP.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,8 @@ from inferscale_server.recall import Recall
 from inferscale_server.salts import Salts
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Owner
+
+WATCH_INTERVAL_S = 15.0
 
 
 @dataclass
@@ -53,8 +55,10 @@ class Brain:
     metrics: Metrics
     support: KvSupport
     header_key: ChunkKey
-    engine_stats: list[dict[str, Any]] = field(default_factory=list)
-    _task: asyncio.Task[None] | None = None
+    engine_stats: Callable[[], Awaitable[list[dict[str, Any]]]]
+    workers: list[dict[str, Any]] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start_encoding(self) -> None:
         """Queue what was stored before this start, and work in the background from now on. Nothing without KV mode."""
@@ -62,14 +66,13 @@ class Brain:
             return
         for owner in self.memory.owners():
             self.encoder.added(owner, ())
-        self._task = asyncio.create_task(self.encoder.run())
+        self._tasks += [asyncio.create_task(self.encoder.run()), asyncio.create_task(self._watch_workers())]
 
     async def aclose(self) -> None:
         """Stop encoding, finish writes, release the data folder."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.memory.aclose()
         self.folder.release()
 
@@ -109,6 +112,22 @@ class Brain:
             return None
         return "the default header is not encoded yet"
 
+    def note_faults(self, where: str, counts: Mapping[str, int]) -> None:
+        """Bring the fault counters up to counts that a half of the connector reports (they only grow)."""
+        for hook, count in counts.items():
+            name = f"{where}:{hook}"
+            self.metrics.hook_failed(name, max(count - self.faults[name], 0))
+            self.faults[name] = max(count, self.faults[name])
+
+    async def _watch_workers(self) -> None:
+        """Fetch injection times and fault counts now and then; never on a chat's way."""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            self.workers = await self.engine_stats()
+            for rank, stats in enumerate(self.workers):
+                self.note_faults(f"worker{rank}", stats["errors"])
+            self.refresh_metrics()
+
     def refresh_metrics(self) -> None:
         """Set the gauges."""
         self.metrics.encode_queue(self.encoder.queued())
@@ -139,5 +158,6 @@ class Brain:
                 "running": self.encoder.running(),
                 "results": dict(self.encoder.results),
             },
-            "workers": self.engine_stats,
+            "workers": self.workers,
+            "faults": dict(self.faults),
         }

@@ -15,6 +15,9 @@ from itertools import chain
 from typing import Any
 
 PARAMS_KEY = "inferscale"
+FAULTS_KEY = "inferscale_faults"
+"""Where a finished request reports the scheduler half's fault counts, by hook."""
+
 SPARE_TOKENS = 2
 """Throw-away tokens behind every captured range: a lone last token can run as a decode graph and never be seen."""
 

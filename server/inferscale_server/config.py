@@ -32,16 +32,16 @@ class ServerConfig(BaseModel):
 
     model: str | None = None
     host: str = "127.0.0.1"
-    port: int = Field(8000, ge=1, le=65535)
+    port: int = Field(default=8000, ge=1, le=65535)
     data_dir: Path = Path("~/.local/share/inferscale")
     cache_dir: Path = Path("~/.cache/inferscale")
     embedder: str = "minilm"
     index: Literal["auto", "exact"] = "auto"
     recipe: Literal["primer", "isolated"] = "primer"
-    primer_facts: int = Field(20, ge=1, le=200)
-    tail_tokens: int = Field(0, ge=0, le=4096)
-    k: int = Field(20, ge=1, le=MAX_K)
-    kv_device_gib: float = Field(1.0, gt=0, allow_inf_nan=False)
+    primer_facts: int = Field(default=20, ge=1, le=200)
+    tail_tokens: int = Field(default=0, ge=0, le=4096)
+    k: int = Field(default=20, ge=1, le=MAX_K)
+    kv_device_gib: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     facts_url: str | None = None
     insecure: bool = False
 

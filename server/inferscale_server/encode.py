@@ -1,8 +1,8 @@
 """The encoder: turns facts into chunk KV in the background, inside the serving engine.
 
-Knows: the queue, the order of work, how often to try. Refuses to know: vLLM (behind EncodeEngine), which text is good to
-be encoded behind (recipe.py), where rows are (catalog.py). Runs on the event loop; the sink methods are quick and never
-raise.
+Knows: the queue, the order of work, how often to try. Refuses to know: vLLM (behind EncodeEngine), which text is good
+to be encoded behind (recipe.py), where rows are (catalog.py). Runs on the event loop; the sink methods are quick and
+never raise.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Encoder:
         max_model_len: int,
         on_result: Callable[[EncodeResult], None] = lambda result: None,
     ) -> None:
-        """`header` is the default one, which facts are encoded behind; `facts_of` gives an owner's facts, oldest first."""
+        """`header` is the default one, behind which facts are encoded; `facts_of` gives an owner's, oldest first."""
         self._catalog, self._recipe, self._engine = catalog, recipe, engine
         self._tokenize, self._header, self._facts_of = tokenize, header, facts_of
         self._max_model_len = max_model_len
@@ -80,6 +80,7 @@ class Encoder:
         self._forgotten: set[int] = set()  # stamps whose text was forgotten while being encoded
         self._wake = asyncio.Event()
         self._wake.set()
+        self._busy = False
         self.results: Counter[str] = Counter()
 
     # What others tell the encoder
@@ -124,8 +125,8 @@ class Encoder:
         return len(self._loose) + sum(len(self._pending(owner)) for owner in self._dirty)
 
     def running(self) -> int:
-        """Chunks being encoded right now."""
-        return len(self._in_flight)
+        """Chunks being encoded right now; at least 1 as long as the background is at work."""
+        return max(len(self._in_flight), int(self._busy))
 
     # The background task
 
@@ -143,7 +144,15 @@ class Encoder:
                 await asyncio.sleep(1.0)
 
     async def drain(self) -> None:
-        """Encode all that is queued: headers and contexts first, then a batch of each owner in turn."""
+        """Encode all that is queued: headers and contexts first, then a batch of each owner in turn. One at a time."""
+        assert not self._busy, "the encoder is drained by one task"
+        self._busy = True
+        try:
+            await self._drain()
+        finally:
+            self._busy = False
+
+    async def _drain(self) -> None:
         while self._loose or self._dirty:
             await self._wipe()
             if self._loose:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 MAX_JSON_DEPTH = 64
+MAX_JSON_VALUES = 500_000  # a body of the largest size could hold millions: seconds of work
 MAX_FACTS_PER_REQUEST = 1_000
 MAX_MESSAGES_PER_REQUEST = 1_000
 MAX_FACT_CHARS = 8_000

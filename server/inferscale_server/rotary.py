@@ -1,8 +1,8 @@
 """Rotation of keys: rotary position embedding applied and taken back, for any model whose cos/sin table we have.
 
-The table is the model's own (rounded to its dtype, scaled by YaRN's attention factor), so that keys taken at one position
-and put back at the same position are the model's keys again. Taking back divides by cos² + sin², which is 1 up to
-rounding, or the squared scaling factor. Source: Su et al., RoFormer (arXiv 2104.09864), eq. 34; InferScale
+The table is the model's own (rounded to its dtype, scaled by YaRN's attention factor), so that keys taken at one
+position and put back at the same position are the model's keys again. Taking back divides by cos² + sin², which is 1 up
+to rounding, or the squared scaling factor. Source: Su et al., RoFormer (arXiv 2104.09864), eq. 34; InferScale
 (arXiv 2607.27090) for stored pre-RoPE keys.
 """
 

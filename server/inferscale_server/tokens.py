@@ -64,7 +64,7 @@ class LineTokenizer:
         return tuple(token for token in ids if token not in self._control)
 
     def harmless(self, line: str) -> str:
-        """The line with a blank inside every control token's string: for tokenizers and paths that cannot split them."""
+        """The line with a blank inside every control token's string, for where they cannot be split."""
         for string in self._control_strings:
             if len(string) > 1:
                 line = line.replace(string, f"{string[0]} {string[1:]}")

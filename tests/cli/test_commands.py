@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from inferscale_server.cli import app, main, serve
 from inferscale_server.config import ServerConfig
-
 from tests.cli.small_server import small_server
 
 Run = Callable[..., int]

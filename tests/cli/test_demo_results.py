@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from inferscale_server.demo import report, ttft
 from inferscale_server.demo.conversations import Question
 from inferscale_server.demo.score import MODES, Answer, complaints, score

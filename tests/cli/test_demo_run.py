@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+
+from inferscale_sdk import InferScaleClient
 from inferscale_server.cli import main
 from inferscale_server.demo import server, show, ttft
 from inferscale_server.demo.conversations import load_memories
 from inferscale_server.errors import StartupError
-from rich.console import Console
-
-from inferscale_sdk import InferScaleClient
 from tests.cli.small_server import small_server
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+
 from inferscale_server import limits
 from inferscale_server.cli import app
-
 from tests.cli.small_server import small_server
 
 ROOT = Path(__file__).parents[2]

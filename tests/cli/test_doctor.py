@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from inferscale_server.cli import doctor, main
 from inferscale_server.errors import ModelUnavailable
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+
 from inferscale_server import models
 from inferscale_server.errors import ModelUnavailable
 

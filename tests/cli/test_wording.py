@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from inferscale_server.wording import DEFAULT_SYSTEM, MEMORY_INTRO, fact_line
 
 MAY_8_2023 = 1683500400.0  # 8 May 2023, 23:00 UTC: already the 9th further east

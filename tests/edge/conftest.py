@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI
+
 from inferscale_server.edge.guard import Guard
 from inferscale_server.edge.routes import build_router
 from inferscale_server.edge.services import Footprint, Services
@@ -15,7 +16,6 @@ from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import Owner
-
 from tests.memory.fakes import FakeEmbedder, RecordingSink
 
 

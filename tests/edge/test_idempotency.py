@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import pytest
+
 from inferscale_server.edge.idempotency import IdempotencyConflict, OncePerKey
 from inferscale_server.errors import InvalidRequest, Unavailable
 from inferscale_server.types import Owner

@@ -7,10 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inferscale_server.edge.json_body import MAX_JSON_VALUES, parse_object
-from inferscale_server.errors import InvalidRequest, TooLarge
-from inferscale_server.limits import MAX_JSON_DEPTH
 
+from inferscale_server.edge.json_body import parse_object
+from inferscale_server.errors import InvalidRequest, TooLarge
+from inferscale_server.limits import MAX_JSON_VALUES, MAX_JSON_DEPTH
 from tests.edge.asgi import FEW
 
 BAD_BODIES = {

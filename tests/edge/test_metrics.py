@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from inferscale_server.edge.metrics import Metrics
 from prometheus_client import CollectorRegistry, generate_latest
+
+from inferscale_server.edge.metrics import Metrics
 
 ALLOWED_LABELS = {"mode", "reason", "hook", "result"}
 

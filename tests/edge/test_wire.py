@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from inferscale_server.edge.wire import ChatMemory, parse_chat_memory
 from inferscale_server.errors import RequestError, TooLarge
 from inferscale_server.limits import MAX_CONTEXT_TEXTS, MAX_FACT_CHARS, MAX_K
 from inferscale_server.types import LOCAL_TENANT, Owner
-
 from tests.edge.asgi import FEW
 
 ALICE = Owner(LOCAL_TENANT, "alice")

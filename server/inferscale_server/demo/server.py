@@ -68,19 +68,15 @@ def free_port() -> int:
 
 def wait_ready(client: InferScaleClient, process: subprocess.Popen[bytes], log: Path, report: Report) -> None:
     """Return when the server takes work. Raises StartupError when it ends or START_TIMEOUT_S are over."""
-    from inferscale_sdk import APIError
-
-    once = client.with_options(max_retries=0, timeout=READY_TRY_S)
+    asked = client.with_options(timeout=READY_TRY_S)
     start = time.monotonic()
     while (waited := time.monotonic() - start) < START_TIMEOUT_S:
         if process.poll() is not None:
             raise StartupError(f"the server ended with code {process.returncode}; {log} ends with: {last_line(log)}")
         report(f"starting the server: {waited:.0f} s (a minute or two on a CPU)")
-        try:
-            once.ready()
+        if asked.ready():
             return
-        except APIError:
-            time.sleep(POLL_S)
+        time.sleep(POLL_S)
     raise StartupError(f"the server was not ready after {START_TIMEOUT_S:.0f} s; {log} ends with: {last_line(log)}")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
@@ -18,6 +19,32 @@ from inferscale_server.limits import MAX_BODY_BYTES
 
 PARSE_IN_THREAD_BYTES = 256 * 1024
 """Bodies above this are parsed in a thread: tens of milliseconds would stall every stream of the loop."""
+
+DISCARD_BYTES = 16 * MAX_BODY_BYTES
+DISCARD_SECONDS = 5.0
+"""How much of a refused body is read on. A client cut off while it sends sees a reset connection, not the answer."""
+
+
+class IncomingBody:
+    """A `receive` that knows whether all of the body has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.complete = False
+        self._receive = receive
+
+    async def receive(self) -> Message:
+        """The next message, as the server gives it."""
+        message = await self._receive()
+        self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+    async def discard_rest(self) -> None:
+        """Read on without keeping anything, to the end of the body or of DISCARD_BYTES or DISCARD_SECONDS."""
+        discarded = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while not self.complete and discarded < DISCARD_BYTES:
+                    discarded += len((await self.receive()).get("body", b""))
 
 
 async def read_json_body(scope: Scope, receive: Receive) -> bytes:

@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inferscale_server.edge.allowlist import ALLOWED, AllowedRoute, AllowList, MethodNotAllowed
 from inferscale_server.edge.answers import error_response, unexpected_response
-from inferscale_server.edge.body import header_values, read_json_body, replay
+from inferscale_server.edge.body import IncomingBody, header_values, read_json_body, replay
 from inferscale_server.edge.refused import refuse_header
-from inferscale_server.errors import InvalidRequest, RequestError, TooLarge
+from inferscale_server.errors import InvalidRequest, RequestError
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _BROKEN_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -50,14 +50,15 @@ class Guard:
         """Name the request, admit it or say why not, run the app."""
         request_id = _request_id(scope)
         answer = _Answer(send, request_id)
+        incoming = IncomingBody(receive)
         try:
             route = self._admit(scope)
             if scope["method"] == "POST":
-                receive = replay(await read_json_body(scope, receive), receive)
+                receive = replay(await read_json_body(scope, incoming.receive), receive)
         except ClientDisconnect:
             return
         except RequestError as error:
-            await _refuse(error, scope, receive, answer)
+            await _refuse(error, scope, incoming, answer)
             return
         await self._run(route, _with_request_id(scope, request_id), receive, answer)
 
@@ -95,14 +96,14 @@ class _Answer:
         await self._send(message)
 
 
-async def _refuse(error: RequestError, scope: Scope, receive: Receive, answer: _Answer) -> None:
+async def _refuse(error: RequestError, scope: Scope, incoming: IncomingBody, answer: _Answer) -> None:
+    await incoming.discard_rest()
     response = error_response(error)
     if isinstance(error, MethodNotAllowed):
         response.headers["allow"] = ", ".join(sorted(error.allowed))
-    if isinstance(error, TooLarge):
-        # The rest of the body is not worth reading, so the connection cannot serve another request.
+    if not incoming.complete:
         response.headers["connection"] = "close"
-    await response(scope, receive, answer.send)
+    await response(scope, incoming.receive, answer.send)
 
 
 def _request_id(scope: Scope) -> str:

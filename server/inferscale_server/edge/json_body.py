@@ -13,12 +13,9 @@ from collections.abc import Iterable
 
 from inferscale_server.edge.answers import clip
 from inferscale_server.errors import InvalidRequest, TooLarge
-from inferscale_server.limits import MAX_JSON_DEPTH
+from inferscale_server.limits import MAX_JSON_DEPTH, MAX_JSON_VALUES
 
 JsonObject = dict[str, object]
-
-MAX_JSON_VALUES = 500_000
-"""Values in one body. A body of the largest size could hold millions, each a Python object: seconds of work."""
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _MAX_INTEGER_CHARS = 20

@@ -67,6 +67,7 @@ async def assemble(
         metrics=metrics,
         support=support,
         header_key=header.key,
+        engine_stats=door.stats,
     )
     return brain, framer
 

@@ -1,7 +1,7 @@
 """`POST /v1/chat/completions`: plan the memory, hand the request to vLLM's own chat handler, say what was done.
 
-Tools, streaming, structured output, logprobs and the rest are vLLM's. If the injection of a request fails in the worker,
-nothing was sent yet, and the same request goes once more as text.
+Tools, streaming, structured output, logprobs and the rest are vLLM's. If the injection of a request fails in the
+worker, nothing was sent yet, and the same request goes once more as text.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class ChatDesk:
             answer = await self._once(turn, raw_request)
         if isinstance(answer, ErrorResponse):
             return JSONResponse(answer.model_dump(), status_code=answer.error.code)
+        assert answer is not None, "a text answer cannot fail to load"
         body = answer.model_dump()
         body.pop("kv_transfer_params", None)
         return JSONResponse(body | {"inferscale": self._provenance(turn)})
@@ -252,6 +253,7 @@ class ChatDesk:
         if plan is not None and injected < planned:
             self._brain.salts.retire(plan.digest)
             self._brain.metrics.claimed_short()
+        self._brain.note_faults("scheduler", flight.scheduler_faults)
         prefilled = max(flight.prompt_tokens - flight.cached_tokens, 0)
         self._brain.metrics.served(turn.mode, turn.reason, injected, prefilled)
         self._brain.refresh_metrics()

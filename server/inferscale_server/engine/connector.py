@@ -20,6 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
 )
 
+from inferscale_server.command import FAULTS_KEY, PARAMS_KEY
 from inferscale_server.engine.lifeline import die_with_parent
 from inferscale_server.engine.scheduler_half import SchedulerHalf, StepCommands
 from inferscale_server.engine.worker_half import WorkerHalf
@@ -92,11 +93,14 @@ class InferScaleConnector(KVConnectorBase_V1):
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """The one clean-up point; tells the API process how much of the plan was covered."""
+        report: dict[str, Any] | None = None
         try:
-            return False, self._scheduler().finished(request.request_id)
+            report = self._scheduler().finished(request.request_id)
         except Exception as error:
             self._fault("request_finished", error)
-            return False, None
+        if self.hook_errors and PARAMS_KEY in (request.kv_transfer_params or {}):
+            report = {**(report or {}), FAULTS_KEY: dict(self.hook_errors)}
+        return False, report
 
     # Worker half
 
@@ -159,7 +163,7 @@ class InferScaleConnector(KVConnectorBase_V1):
 
 
 def scheduled_of(scheduler_output: Any) -> list[tuple[str, int, int]]:
-    """(request id, tokens computed before, tokens scheduled now) of every request of a step, new, resumed or running."""
+    """(request id, tokens computed before, tokens scheduled now) of each request of a step: new, resumed, running."""
     counts = scheduler_output.num_scheduled_tokens
     new = [(r.req_id, r.num_computed_tokens, counts[r.req_id]) for r in scheduler_output.scheduled_new_reqs]
     cached = scheduler_output.scheduled_cached_reqs

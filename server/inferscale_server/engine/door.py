@@ -1,7 +1,8 @@
 """The door to the engine: every request of the API process passes here.
 
-Wraps `engine_client.generate`, the only place that sees cached tokens, the connector's report and the first token's time
-for streams, and the only one where pins can be released safely: after the abort was sent. Also the encoder's way in.
+Wraps `engine_client.generate`, the only place that sees cached tokens, the connector's report and the first token's
+time for streams, and the only one where pins can be released safely: after the abort was sent. Also the encoder's way
+in.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from vllm import SamplingParams
 
 from inferscale_server.catalog import Pin
-from inferscale_server.command import PARAMS_KEY, Command, Extent, to_params
+from inferscale_server.command import FAULTS_KEY, PARAMS_KEY, Command, Extent, to_params
 
 ENCODE_PRIORITY = 100
 """vLLM serves lower numbers first; chats are 0."""
@@ -35,6 +36,7 @@ class Flight:
     prompt_tokens: int = 0
     covered_tokens: int | None = None
     load_failed: bool = False
+    scheduler_faults: dict[str, int] = field(default_factory=dict)
     streams: list[AsyncGenerator[Any, None]] = field(default_factory=list)
 
     async def land(self) -> None:
@@ -50,7 +52,9 @@ class Flight:
         self.cached_tokens = max(self.cached_tokens, output.num_cached_tokens or 0)
         self.prompt_tokens = len(output.prompt_token_ids or ())
         self.load_failed |= any(part.finish_reason == "error" for part in output.outputs)
-        report = (output.kv_transfer_params or {}).get(PARAMS_KEY)
+        params = output.kv_transfer_params or {}
+        self.scheduler_faults |= params.get(FAULTS_KEY, {})
+        report = params.get(PARAMS_KEY)
         if report is not None:
             covered = report["covered"]
             self.covered_tokens = covered if self.covered_tokens is None else min(self.covered_tokens, covered)
@@ -95,7 +99,7 @@ class EngineDoor:
         salt = flight.salt if flight is not None else self._default_salt()
         if isinstance(prompt, dict) and not prompt.get("cache_salt"):
             prompt = {**prompt, "cache_salt": salt}
-        inner = self._generate(prompt, *args, **kwargs)
+        inner: AsyncGenerator[Any, None] = self._generate(prompt, *args, **kwargs)
         if flight is None:
             return inner
         stream = self._observed(inner, flight)
@@ -129,10 +133,8 @@ class EngineDoor:
         sampling = SamplingParams(max_tokens=1, temperature=0.0, logprobs=20, extra_args=extra)
         salt = secrets.token_hex(32)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
-        output = None
-        async for output in self._generate(prompt, sampling, f"gate-{secrets.token_hex(8)}"):
-            pass
-        assert output is not None and output.outputs[0].logprobs
+        outputs = [o async for o in self._generate(prompt, sampling, f"gate-{secrets.token_hex(8)}")]
+        output = outputs[-1]
         report = (output.kv_transfer_params or {}).get(PARAMS_KEY, {})
         logprobs = {token: value.logprob for token, value in output.outputs[0].logprobs[0].items()}
         return FirstToken(logprobs, report.get("covered", 0))

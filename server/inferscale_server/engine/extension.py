@@ -1,4 +1,4 @@
-"""Rare commands to the workers, by `collective_rpc`: attach, ask what was captured, wipe, count. Never on a chat's path.
+"""Rare commands to the workers, by `collective_rpc`: attach, ask what was captured, wipe, count. Never in a chat's way.
 
 vLLM mixes this class into its worker, so every name starts with `inferscale_`.
 """

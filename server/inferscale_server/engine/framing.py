@@ -1,7 +1,7 @@
 """The frame: the client's messages rendered by the model's chat template with a slot where the memory goes.
 
-The slot stands at the end of the system message. vLLM's own renderer does the rendering, so tools, template arguments and
-content formats are vLLM's. What cannot be framed in tokens gets the memory as message text.
+The slot stands at the end of the system message. vLLM's own renderer does the rendering, so tools, template arguments
+and content formats are vLLM's. What cannot be framed in tokens gets the memory as message text.
 """
 
 from __future__ import annotations

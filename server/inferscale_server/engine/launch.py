@@ -64,7 +64,7 @@ def prepare_environment(environ: Any) -> None:
 
 
 def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Namespace:
-    """vLLM's own namespace, with ours on it as `inferscale`. Raises UnsupportedOption, ConfigError, ModelUnavailable."""
+    """vLLM's namespace, with ours on it as `inferscale`. Raises UnsupportedOption, ConfigError, ModelUnavailable."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -87,6 +87,8 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     args.enable_prompt_tokens_details = True
     args.worker_extension_cls = WORKER_EXTENSION
     args.disable_uvicorn_access_log = True
+    if args.allowed_origins == ["*"]:
+        args.allowed_origins = []  # vLLM's default would let any web page read a local user's memories
     validate_parsed_serve_args(args)
     args.kv_transfer_config = transfer_config(slab_rows_of(config, args))
     return args

@@ -42,7 +42,7 @@ class Load:
 
 @dataclass(frozen=True)
 class StepCapture:
-    """Tokens computed in this step whose keys and values go to slab rows; arrays (n,), `stamps` repeats the attempt's."""
+    """Tokens computed in this step whose keys and values go to slab rows; arrays (n,), one value a token."""
 
     rows: IntArray
     positions: IntArray

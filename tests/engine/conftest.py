@@ -1,0 +1,102 @@
+"""One real vLLM engine with the real app in this process, for all tests of this folder.
+
+SmolLM2-135M in float32, blocks of 32 tokens and a pool of 96, so that edges and preemption come often. Clients reach the
+app through an in-process transport; tests that must look inside get the plugin's brain and door.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from inferscale_server.config import ServerConfig
+from inferscale_server.models import prepare_generator
+
+BLOCK = 32
+BLOCKS = 96
+MAX_LEN = 2048
+VLLM_ARGS = (
+    *("--dtype", "float32"),
+    *("--max-model-len", str(MAX_LEN)),
+    *("--block-size", str(BLOCK)),
+    *("--num-gpu-blocks-override", str(BLOCKS)),
+    *("--max-num-batched-tokens", "512"),
+    "--enforce-eager",
+)
+
+
+@dataclass
+class LiveServer:
+    """The app around one engine. `rogue("claim")` breaks that method of the connector until `rogue("")`."""
+
+    app: Any
+    client: httpx.AsyncClient
+    engine: Any
+    plugin: Any
+    rogue: Callable[[str], None]
+
+    @property
+    def brain(self) -> Any:
+        """Stores, models and verbs."""
+        return self.plugin._brain
+
+    @property
+    def door(self) -> Any:
+        """The way into the engine."""
+        return self.plugin._desk._door
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
+    """The server, started once a session."""
+    folder = tmp_path_factory.mktemp("engine")
+    rogue_file = folder / "rogue"
+    rogue_file.write_text("")
+    os.environ["INFERSCALE_TEST_ROGUE"] = str(rogue_file)
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # tests send functions to the worker
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    config = ServerConfig(data_dir=folder / "data", kv_device_gib=0.75)
+    model = str(prepare_generator(config.cache_path, lambda line: None))
+    async with AsyncExitStack() as stack:
+        yield await _start(stack, config, model, rogue_file)
+
+
+async def _start(stack: AsyncExitStack, config: ServerConfig, model: str, rogue_file: Path) -> LiveServer:
+    from inferscale_server.engine import launch
+
+    launch.prepare_environment(os.environ)
+    args = launch.build_args(config, model, VLLM_ARGS)
+    args.kv_transfer_config = launch.transfer_config(
+        launch.slab_rows_of(config, args), ("RogueConnector", "tests.engine.rogue")
+    )
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
+    from vllm.entrypoints.launchers.app import build_app
+
+    engine = await stack.enter_async_context(build_async_engine_client(args))
+    tasks = await engine.get_supported_tasks()
+    app = build_app(args, tasks, engine.model_config)
+    await init_app_state(engine, app.state, args, tasks)
+    (plugin,) = app.state.endpoint_plugins
+    stack.push_async_callback(plugin.aclose)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=120)
+    await stack.enter_async_context(client)
+    return LiveServer(app, client, engine, plugin, rogue_file.write_text)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test here needs the engine, and shares its event loop."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)

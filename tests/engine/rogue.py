@@ -1,0 +1,50 @@
+"""A connector whose halves fail on demand: the file named by INFERSCALE_TEST_ROGUE holds the name of the method to break.
+
+Used as the connector of the test engine, so that one engine serves all tests; with an empty file it is the real one.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from inferscale_server.engine.connector import InferScaleConnector
+from inferscale_server.engine.scheduler_half import SchedulerHalf
+from inferscale_server.engine.worker_half import WorkerHalf
+
+FILE = "INFERSCALE_TEST_ROGUE"
+SCHEDULER = ("arrived", "claim", "allocated", "step", "finished")
+WORKER = ("begin", "load", "end")
+
+
+class Rogue(RuntimeError):
+    """The planted fault."""
+
+
+def _maybe_fail(method: str) -> None:
+    if Path(os.environ[FILE]).read_text() == method:
+        raise Rogue(method)
+
+
+def _rogue(half: type, names: tuple[str, ...]) -> type:
+    def broken(name: str) -> Any:
+        real = getattr(half, name)
+
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            _maybe_fail(name)
+            return real(self, *args, **kwargs)
+
+        return method
+
+    return type(f"Rogue{half.__name__}", (half,), {name: broken(name) for name in names})
+
+
+class RogueConnector(InferScaleConnector):
+    """InferScale's connector with breakable halves."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.scheduler is not None:
+            self.scheduler.__class__ = _rogue(SchedulerHalf, SCHEDULER)
+        self.worker.__class__ = _rogue(WorkerHalf, WORKER)
