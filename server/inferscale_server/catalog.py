@@ -7,7 +7,7 @@ of forgotten facts only after they have been wiped.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -57,6 +57,7 @@ class Catalog:
         self._pins: Counter[int] = Counter()  # by stamp
         self._unwiped: list[Extent] = []
         self._doomed: dict[int, tuple[Chunk, bool]] = {}  # dropped while pinned; True: wipe before reuse
+        self.on_unwiped: Callable[[], None] = lambda: None  # called when there are new rows to wipe
         self._stamp = 0
 
     @property
@@ -71,9 +72,9 @@ class Catalog:
 
         The chunk cannot be found until `commit`; `release` gives its rows back.
         """
+        if evict and self._free.count < len(token_ids):
+            self._evict_for(len(token_ids))
         extents = self._free.take(len(token_ids))
-        while extents is None and evict and self._evict_one():
-            extents = self._free.take(len(token_ids))
         if extents is None:
             return None
         self._stamp += 1
@@ -118,6 +119,8 @@ class Catalog:
 
     def drop_where(self, doomed: Callable[[Chunk], bool]) -> tuple[Chunk, ...]:
         """Drop and wipe every chunk that matches; returns them."""
+        for stamp, (chunk, _) in self._doomed.items():
+            self._doomed[stamp] = (chunk, self._doomed[stamp][1] or doomed(chunk))
         found = tuple(chunk for chunk in self._chunks.values() if doomed(chunk))
         for chunk in found:
             self.drop(chunk.key, wipe=True)
@@ -143,13 +146,14 @@ class Catalog:
         """Chunks held by requests in flight."""
         return len(self._pins)
 
-    def take_unwiped(self) -> tuple[Extent, ...]:
+    @property
+    def unwiped(self) -> tuple[Extent, ...]:
         """Rows to be zeroed by the workers; give them to `wiped` afterwards."""
-        taken, self._unwiped = tuple(self._unwiped), []
-        return taken
+        return tuple(self._unwiped)
 
-    def wiped(self, extents: Iterable[Extent]) -> None:
+    def wiped(self, extents: Sequence[Extent]) -> None:
         """These rows hold zeros now and may be used again."""
+        self._unwiped = [extent for extent in self._unwiped if extent not in extents]
         self._free.give_back(extents)
 
     def _unpin(self, stamps: tuple[int, ...]) -> None:
@@ -166,16 +170,19 @@ class Catalog:
             self._doomed[chunk.stamp] = (chunk, wipe)
         elif wipe:
             self._unwiped.extend(chunk.extents)
+            self.on_unwiped()
         else:
             self._free.give_back(chunk.extents)
 
-    def _evict_one(self) -> bool:
-        for kinds in (("fact", "context"), ("primer", "header")):
-            for key, chunk in self._chunks.items():
-                if key.kind in kinds and not self._pins.get(chunk.stamp):
-                    self.drop(key)
-                    return True
-        return False
+    def _evict_for(self, rows: int) -> None:
+        """Make `rows` free: facts and contexts first, longest unused first; nothing when that would not be enough."""
+        loose = [chunk for chunk in self._chunks.values() if not self._pins.get(chunk.stamp)]
+        if self._free.count + sum(len(chunk.token_ids) for chunk in loose) < rows:
+            return
+        for chunk in sorted(loose, key=lambda chunk: chunk.key.kind in ("primer", "header")):
+            if self._free.count >= rows:
+                return
+            self.drop(chunk.key)
 
 
 class Pin:

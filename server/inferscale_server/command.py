@@ -88,7 +88,7 @@ def from_params(params: Mapping[str, Any] | None, secret: bytes, slab_rows: int)
 
     Never raises on foreign input: whatever does not check out is no command.
     """
-    body = (params or {}).get(PARAMS_KEY)
+    body = params.get(PARAMS_KEY) if isinstance(params, Mapping) else None
     if not isinstance(body, Mapping):
         return None
     try:

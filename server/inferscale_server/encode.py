@@ -80,6 +80,7 @@ class Encoder:
         self._forgotten: set[int] = set()  # stamps whose text was forgotten while being encoded
         self._wake = asyncio.Event()
         self._wake.set()
+        catalog.on_unwiped = self._wake.set
         self._busy = False
         self.results: Counter[str] = Counter()
 
@@ -104,6 +105,7 @@ class Encoder:
         """Drop all KV of an owner, at once."""
         self._prefixes.pop(owner, None)
         self._dirty.pop(owner, None)
+        self._asked = {key for key in self._asked if key.owner != owner}
         for book in (self._loose, self._tries):
             for key in [key for key in book if key.owner == owner]:
                 del book[key]
@@ -158,30 +160,48 @@ class Encoder:
             if self._loose:
                 await self._encode_loose()
             else:
-                owner, _ = self._dirty.popitem(last=False)
-                await self._encode_owner(owner)
+                await self._encode_next_owner()
         await self._wipe()
+
+    async def _encode_next_owner(self) -> None:
+        owner, _ = self._dirty.popitem(last=False)
+        try:
+            await self._encode_owner(owner)
+        except Exception:
+            self._dirty[owner] = None  # the engine's fault must not make the background forget who waits
+            raise
 
     async def _encode_loose(self) -> None:
         job = next(iter(self._loose.values()))
-        del self._loose[job.key]
-        prefix = None
-        if job.key.kind == "context":
-            prefix = await self._prefix_chunk(job.key.owner, self._choose_prefix(job.key.owner))
-        await self._encode_batch([job], prefix)
+        owner = job.key.owner
+        prefix = self._choose_prefix(owner) if job.key.kind == "context" else Prefix(header=False)
+        chunk = await self._prefix_chunk(owner, prefix)
+        if self._loose.pop(job.key, None) is None:
+            return  # its owner was forgotten while the prefix was being encoded
+        if prefix.header and chunk is None:
+            self._tries[job.key] += 1
+        else:
+            await self._encode_batch([job], chunk)
         if job.key not in self._catalog and 0 < self._tries[job.key] < MAX_TRIES:
             self._loose[job.key] = job
 
     async def _encode_owner(self, owner: Owner) -> None:
         prefix = self._choose_prefix(owner)
-        pending = self._pending(owner)
-        if not pending:
+        if not self._pending(owner):
             return
         chunk = await self._prefix_chunk(owner, prefix)
+        if self._prefixes.get(owner) != prefix:
+            return  # something that it holds was forgotten meanwhile, and the owner is queued again
         if prefix.header and chunk is None:
-            return  # no room for the prefix, or it failed: the facts are served as text
-        placed = await self._encode_batch(pending[:BATCH], chunk)
-        if placed:
+            self._retry_prefix(owner, prefix)
+            return
+        pending = self._pending(owner)  # anew: facts may have been forgotten while the prefix was being encoded
+        if await self._encode_batch(pending[:BATCH], chunk, frozenset(prefix.fact_ids)):
+            self._dirty[owner] = None
+
+    def _retry_prefix(self, owner: Owner, prefix: Prefix) -> None:
+        """An incomplete prefix is encoded again; one without room, or tried too often, leaves the facts as text."""
+        if 0 < self._tries[self._prefix_job(owner, prefix).key] < MAX_TRIES:
             self._dirty[owner] = None
 
     def _choose_prefix(self, owner: Owner) -> Prefix:
@@ -218,6 +238,8 @@ class Encoder:
         job = self._prefix_job(owner, prefix)
         if self._catalog.get(job.key) is None:
             await self._encode_batch([job], None, behind=frozenset(prefix.fact_ids))
+            if job.key.kind == "primer" and job.key in self._catalog:
+                self._catalog.drop_where(lambda chunk: _supersedes(job.key, chunk.key))
         return self._catalog.get(job.key)
 
     def _prefix_job(self, owner: Owner, prefix: Prefix) -> Job:
@@ -284,7 +306,7 @@ class Encoder:
             self._count("incomplete")
 
     async def _wipe(self) -> None:
-        extents = self._catalog.take_unwiped()
+        extents = self._catalog.unwiped
         if extents:
             await self._engine.wipe(extents)
             self._catalog.wiped(extents)
@@ -308,6 +330,11 @@ def _request(chunk: Chunk, prefix: Chunk | None) -> tuple[tuple[int, ...], Comma
     injection = Injection(prefix.token_ids, prefix.extents) if prefix is not None else None
     capture = Capture(chunk.stamp, len(before), chunk.extents)
     return (*before, *chunk.token_ids, *chunk.token_ids[:1] * SPARE_TOKENS), Command(injection, capture)
+
+
+def _supersedes(new: ChunkKey, old: ChunkKey) -> bool:
+    """An owner's new primer makes older ones useless."""
+    return old.kind == new.kind and old.owner == new.owner and old != new
 
 
 def digest_of(token_ids: Sequence[int]) -> str:

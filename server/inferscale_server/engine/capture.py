@@ -52,7 +52,8 @@ class Tap:
                 number += 1
 
     def arm(self, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, stamps: torch.Tensor) -> None:
-        """Capture these tokens in the step that runs now."""
+        """Capture these tokens in the step that runs now. Until `finish` their rows count as not captured."""
+        self.slab.stamps[:, rows] = 0
         self.armed = ArmedStep(rows, positions, slots, stamps)
 
     def finish(self) -> None:
@@ -60,6 +61,7 @@ class Tap:
         armed, self.armed = self.armed, None
         if armed is not None and armed.found is not None:
             self.slab.unrotate(armed.rows, armed.positions)
+            self.slab.stamps[:, armed.rows] = self.slab.stamps[:, armed.rows].abs()
 
     def _wrap(self, write: CacheWrite, group: LayerGroup, place: int, number: int) -> CacheWrite:
         def tapped(
@@ -87,4 +89,4 @@ class Tap:
         source, found = armed.locate(slots)
         group.keys[place].index_copy_(0, armed.rows, key[source].view(-1, *group.keys.shape[2:]))
         group.values[place].index_copy_(0, armed.rows, value[source].view(-1, *group.values.shape[2:]))
-        self.slab.stamps[number, armed.rows] = armed.stamps * found
+        self.slab.stamps[number, armed.rows] = -armed.stamps * found  # negative: its keys are still rotated

@@ -22,7 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY
 from inferscale_server.engine.lifeline import die_with_parent
-from inferscale_server.engine.scheduler_half import SchedulerHalf, StepCommands
+from inferscale_server.engine.scheduler_half import SchedulerHalf, StepCommands, scheduled_of
 from inferscale_server.engine.worker_half import WorkerHalf
 
 logger = logging.getLogger(__name__)
@@ -81,11 +81,14 @@ class InferScaleConnector(KVConnectorBase_V1):
             self._scheduler().allocated(request, num_external_tokens)
         except Exception as error:
             self._fault("update_state_after_alloc", error)
+            self._unserved(request, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """This step's loads and captures, whatever list a request stands in."""
         try:
             commands = self._scheduler().step(scheduled_of(scheduler_output), self._block_ids)
+            if unscheduled := self._scheduler().unscheduled_claims():
+                self.hook_errors["unscheduled_claim"] += unscheduled
         except Exception as error:
             self._fault("build_connector_meta", error)
             commands = self._lost(list(scheduler_output.num_scheduled_tokens))
@@ -150,6 +153,12 @@ class InferScaleConnector(KVConnectorBase_V1):
         assert self._kv_cache_manager is not None
         return self._kv_cache_manager.get_block_ids(request_id)[0]
 
+    def _unserved(self, request: Any, num_external_tokens: int) -> None:
+        try:
+            self._scheduler().unserved(request, num_external_tokens)
+        except Exception as error:
+            self._fault("update_state_after_alloc", error)
+
     def _lost(self, request_ids: list[str]) -> StepCommands:
         try:
             return self._scheduler().lost(request_ids, self._block_ids)
@@ -160,15 +169,3 @@ class InferScaleConnector(KVConnectorBase_V1):
     def _fault(self, hook: str, error: BaseException) -> None:
         self.hook_errors[hook] += 1
         logger.error("inferscale: hook %s failed: %s", hook, type(error).__name__, exc_info=error)
-
-
-def scheduled_of(scheduler_output: Any) -> list[tuple[str, int, int]]:
-    """(request id, tokens computed before, tokens scheduled now) of each request of a step: new, resumed, running."""
-    counts = scheduler_output.num_scheduled_tokens
-    new = [(r.req_id, r.num_computed_tokens, counts[r.req_id]) for r in scheduler_output.scheduled_new_reqs]
-    cached = scheduler_output.scheduled_cached_reqs
-    running = [
-        (req_id, computed, counts[req_id])
-        for req_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
-    ]
-    return new + running

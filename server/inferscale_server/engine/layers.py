@@ -20,21 +20,10 @@ from vllm.model_executor.layers.rotary_embedding import (
 )
 from vllm.v1.attention.backend import AttentionType
 
-from inferscale_server.rotary import RotaryTable
+from inferscale_server.engine.tapped import TappedLayer
 
 KNOWN_ROTARY = (RotaryEmbedding, Llama3RotaryEmbedding, LinearScalingRotaryEmbedding, YaRNScalingRotaryEmbedding)
 """Exact classes whose table does not change with the input; subclasses with other rules are refused."""
-
-
-@dataclass(frozen=True)
-class TappedLayer:
-    """One decoder attention layer of the target model."""
-
-    name: str
-    attention: Attention
-    rotary: RotaryEmbedding | None  # None: the layer uses no positions
-    heads: int  # KV heads of this rank
-    head_dim: int
 
 
 @dataclass
@@ -109,8 +98,3 @@ def _add(report: LayerReport, name: str, layer: Attention, modules: Mapping[str,
         report.refusals.append(f"{type(rotary).__name__} is not supported: its rotation may change with the prompt")
         return
     report.layers.append(TappedLayer(name, layer, rotary, layer.num_kv_heads, layer.head_size))
-
-
-def table_of(rotary: RotaryEmbedding | None) -> RotaryTable | None:
-    """The model's own cos/sin table, or None for a layer without positions."""
-    return None if rotary is None else RotaryTable(rotary.cos_sin_cache, rotary.is_neox_style)

@@ -67,6 +67,7 @@ class _Tracked:
     matched: int  # tokens of the injection that equal the prompt's
     seen_computed: int = 0  # last local prefix-cache hit that the scheduler presented
     pending: tuple[int, int] | None = None  # claimed positions [start, stop) not yet loaded
+    broken: bool = False  # the claim was granted, but it cannot be served
     covered: int | None = None  # fewest tokens that were in place before the first computed one
 
 
@@ -108,6 +109,13 @@ class SchedulerHalf:
         tracked.covered = covered if tracked.covered is None else min(tracked.covered, covered)
         tracked.pending = (start, covered) if num_external > 0 else None
 
+    def unserved(self, request: EngineRequest, num_external: int) -> None:
+        """`allocated` failed after the claim was granted: the next step reports the blocks as lost."""
+        tracked = self._tracked.get(request.request_id)
+        if tracked is not None and num_external > 0:
+            tracked.pending = (tracked.seen_computed, tracked.seen_computed + num_external)
+            tracked.broken = True
+
     def step(
         self, scheduled: Sequence[tuple[str, int, int]], block_ids_of: Callable[[str], Sequence[int]]
     ) -> StepCommands:
@@ -119,6 +127,7 @@ class SchedulerHalf:
         """
         loads: list[Load] = []
         captures: list[StepCapture] = []
+        lost: set[int] = set()
         served: list[_Tracked] = []
         for request_id, num_computed, num_scheduled in scheduled:
             tracked = self._tracked.get(request_id)
@@ -126,14 +135,17 @@ class SchedulerHalf:
                 continue
             blocks = np.asarray(block_ids_of(request_id), dtype=np.int64)
             if tracked.pending is not None:
-                loads.append(self._load(tracked, blocks))
+                if tracked.broken:
+                    lost |= self._claimed_blocks(tracked.pending, blocks)
+                else:
+                    loads.append(self._load(tracked, blocks))
                 served.append(tracked)
             capture = self._capture(tracked, blocks, num_computed, num_computed + num_scheduled)
             if capture is not None:
                 captures.append(capture)
         for tracked in served:  # only now: a fault above leaves every claim for `lost` to report
-            tracked.pending = None
-        return StepCommands(tuple(loads), tuple(captures))
+            tracked.pending, tracked.broken = None, False
+        return StepCommands(tuple(loads), tuple(captures), frozenset(lost))
 
     def lost(self, scheduled: Sequence[str], block_ids_of: Callable[[str], Sequence[int]]) -> StepCommands:
         """After `step` failed: everything claimed and not loaded is reported as a failed load, nothing is captured."""
@@ -141,11 +153,14 @@ class SchedulerHalf:
         for request_id in scheduled:
             tracked = self._tracked.get(request_id)
             if tracked is not None and tracked.pending is not None:
-                start, stop = tracked.pending
-                table = block_ids_of(request_id)
-                blocks.update(table[start // self.block_size : -(-stop // self.block_size)])
-                tracked.pending = None
+                table = np.asarray(block_ids_of(request_id), dtype=np.int64)
+                blocks |= self._claimed_blocks(tracked.pending, table)
+                tracked.pending, tracked.broken = None, False
         return StepCommands(lost_blocks=frozenset(blocks))
+
+    def _claimed_blocks(self, claim: tuple[int, int], blocks: IntArray) -> set[int]:
+        start, stop = claim
+        return set(blocks[start // self.block_size : -(-stop // self.block_size)].tolist()) - {NULL_BLOCK}
 
     def unscheduled_claims(self) -> int:
         """Claims that no step has served yet; after a step, each is a fault to be counted."""
@@ -185,6 +200,18 @@ class SchedulerHalf:
 
     def _slots(self, blocks: IntArray, positions: IntArray) -> IntArray:
         return blocks[positions // self.block_size] * self.block_size + positions % self.block_size
+
+
+def scheduled_of(scheduler_output: Any) -> list[tuple[str, int, int]]:
+    """(request id, tokens computed before, tokens scheduled now) of each request of a step: new, resumed, running."""
+    counts = scheduler_output.num_scheduled_tokens
+    new = [(r.req_id, r.num_computed_tokens, counts[r.req_id]) for r in scheduler_output.scheduled_new_reqs]
+    cached = scheduler_output.scheduled_cached_reqs
+    running = [
+        (req_id, computed, counts[req_id])
+        for req_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+    ]
+    return new + running
 
 
 def common_prefix(planned: Sequence[int], prompt: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inferscale_server.engine.layers import TappedLayer, table_of
+from inferscale_server.engine.tapped import TappedLayer, table_of
 from inferscale_server.rotary import RotaryTable, gather_rotated, rotate
 
 CacheWrite = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]

@@ -10,17 +10,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from inferscale_server.command import Extent, rows_of
 from inferscale_server.engine.capture import Tap
-from inferscale_server.engine.layers import LayerReport, find_layers
 from inferscale_server.engine.scheduler_half import Load, StepCommands
 from inferscale_server.engine.slab import Slab
 from inferscale_server.rotary import gather_rotated
+
+if TYPE_CHECKING:
+    from inferscale_server.engine.layers import LayerReport
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,8 @@ class WorkerHalf:
 
     def attach(self, vllm_config: Any, kv_cache_config: Any, model: torch.nn.Module, compiled: bool) -> LayerReport:
         """Find the layers, allocate the slab, tap the cache writes, compile. Does nothing when KV mode is refused."""
+        from inferscale_server.engine.layers import find_layers  # imports much of vLLM
+
         report = find_layers(vllm_config, kv_cache_config, model)
         if report.refusals or self.slab is not None:
             return report
@@ -62,6 +66,8 @@ class WorkerHalf:
     def begin(self, commands: StepCommands) -> None:
         """Before the forward: arm the tap for the tokens of this step that are wanted."""
         self._failed_blocks |= commands.lost_blocks
+        if self.tap is not None:
+            self.tap.armed = None  # a slot that outlives its step belongs to somebody else
         if not commands.captures or self.slab is None or self.tap is None:
             return
         rows, positions, slots, stamps = (

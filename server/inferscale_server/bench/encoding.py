@@ -1,0 +1,121 @@
+"""Loads a conversation into a server and measures how long its KV takes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inferscale_server.bench.conversation import DatedFact
+from inferscale_server.demo.server import Report
+from inferscale_server.errors import Unavailable
+from inferscale_server.limits import MAX_FACTS_PER_REQUEST
+
+if TYPE_CHECKING:
+    from inferscale_sdk import FactInput, InferScaleClient
+
+POLL_S = 0.5
+"""Asking costs the server time, and a second core may not be there: rarely enough not to slow the encoding."""
+IDLE_ANSWERS = 3
+"""So many times in a row nothing must be queued: the queue is empty for a moment between two owners' batches."""
+TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What was still to be encoded, so many seconds after the facts were stored."""
+
+    after_s: float
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How a conversation was taken in: storing (embedding included), then encoding in the background."""
+
+    facts: int
+    tokens: int
+    store_s: float
+    encode_s: float
+    results: dict[str, int]
+    """Chunks by what became of them: stored, incomplete, failed, dropped. Primers and headers count."""
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def facts_per_s(self) -> float:
+        """Facts encoded a second."""
+        return self.facts / self.encode_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The owner's tokens encoded a second, its primer's included."""
+        return self.tokens / self.encode_s
+
+    @property
+    def complaints(self) -> list[str]:
+        """What was not encoded."""
+        return [f"{count} chunks were not encoded" for count in [self.results.get("failed", 0)] if count]
+
+
+def take_in(client: InferScaleClient, user: str, facts: Sequence[DatedFact], tell: Report) -> Encoding:
+    """Store the facts and wait for their KV. Raises Unavailable after TIMEOUT_S, and the SDK's errors."""
+    before = results(client)
+    start = time.monotonic()
+    tell(f"storing {len(facts)} facts")
+    for at in range(0, len(facts), MAX_FACTS_PER_REQUEST):
+        client.memories.add(user, facts=[fact_input(fact) for fact in facts[at : at + MAX_FACTS_PER_REQUEST]])
+    stored = time.monotonic()
+    marks = wait_encoded(client, tell)
+    footprint = client.footprint(user)
+    return Encoding(
+        facts=footprint.facts,
+        tokens=footprint.tokens or 0,
+        store_s=stored - start,
+        encode_s=marks[-1].after_s,
+        results=dict(results(client) - before),
+        marks=marks,
+    )
+
+
+def fact_input(fact: DatedFact) -> FactInput:
+    """The fact as the SDK takes it."""
+    return {"text": fact.text, "speaker": fact.speaker, "timestamp": fact.said_at}
+
+
+def wait_encoded(client: InferScaleClient, tell: Report) -> tuple[Mark, ...]:
+    """Return when nothing waits for its KV; the last mark is the first at which that was so. Raises Unavailable."""
+    marks = []
+    for mark in watch(client):
+        marks.append(mark)
+        tell(f"encoding: {mark.pending} to go after {mark.after_s:.0f} s")
+        if settled(marks):
+            return tuple(marks[: 1 - IDLE_ANSWERS])
+    raise Unavailable(f"{marks[-1].pending} encodings were still waiting after {TIMEOUT_S:.0f} s")
+
+
+def settled(marks: Sequence[Mark]) -> bool:
+    """Was nothing pending the last IDLE_ANSWERS times?"""
+    return len(marks) >= IDLE_ANSWERS and not any(mark.pending for mark in marks[-IDLE_ANSWERS:])
+
+
+def watch(client: InferScaleClient) -> Iterator[Mark]:
+    """What is queued or running now, and again every POLL_S until TIMEOUT_S are over."""
+    start = time.monotonic()
+    while (after_s := time.monotonic() - start) < TIMEOUT_S:
+        state = encoding_state(client)
+        yield Mark(after_s, int(state["queued"]) + int(state["running"]))
+        time.sleep(POLL_S)
+
+
+def results(client: InferScaleClient) -> Counter[str]:
+    """Chunks by what became of them, since the server started."""
+    return Counter(encoding_state(client).get("results", {}))
+
+
+def encoding_state(client: InferScaleClient) -> dict[str, object]:
+    """The server's own words: queued, running, results."""
+    state = client.status().raw["encoding"]
+    assert isinstance(state, dict), f"status.encoding is {state!r}"
+    return state

@@ -1,0 +1,73 @@
+"""In which order what is asked. Pure.
+
+A question is asked once with memory as text or as KV, never twice: the server keeps the vectors of questions, and vLLM
+the blocks of prompts, so a second time would be served from a cache. Only the floor, which has neither, repeats the
+question that was asked as KV. Modes and numbers of facts take turns, so that a drift of the machine hits all alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from inferscale_server.errors import ConfigError
+
+T = TypeVar("T")
+
+FACT_COUNTS = (5, 10, 20, 50)
+MODES = ("off", "text", "kv")
+QUESTIONS_A_ROUND = 2
+"""For each number of facts: one as text, another as KV and without memory."""
+
+OPENINGS = ("", "Tell me: ", "Quick question: ", "I forgot. ")
+CLOSINGS = ("", " Please.", " Thank you.", " Do you know?")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One request to be timed."""
+
+    k: int
+    mode: str
+    question: str
+
+
+def plan_probes(questions: Sequence[str], fact_counts: Sequence[int], rounds: int) -> list[Probe]:
+    """Every (number of facts, mode) once a round. Takes `questions_needed` of the questions, in order."""
+    needed = questions_needed(fact_counts, rounds)
+    assert len(questions) >= needed, f"{needed} questions needed, got {len(questions)}"
+    left = iter(questions)
+    return [
+        probe
+        for turn in range(rounds)
+        for at, k in enumerate(_rotated(fact_counts, turn))
+        for probe in _rotated(_trio(k, next(left), next(left)), turn + at)
+    ]
+
+
+def questions_needed(fact_counts: Sequence[int], rounds: int) -> int:
+    """How many different questions so many rounds take."""
+    return QUESTIONS_A_ROUND * len(fact_counts) * rounds
+
+
+def different_questions(questions: Sequence[str], count: int) -> list[str]:
+    """`count` different questions: first the given ones, then the same in other words.
+
+    Raises ConfigError when there are not enough.
+    """
+    given = dict.fromkeys(questions)
+    worded = [opening + question + closing for closing in CLOSINGS for opening in OPENINGS for question in given]
+    found = list(dict.fromkeys(worded))
+    if len(found) < count:
+        raise ConfigError(f"option 'questions': {count} different questions are needed, there are {len(found)}")
+    return found[:count]
+
+
+def _trio(k: int, as_text: str, as_kv: str) -> tuple[Probe, ...]:
+    return Probe(k, "off", as_kv), Probe(k, "text", as_text), Probe(k, "kv", as_kv)
+
+
+def _rotated(values: Sequence[T], by: int) -> Sequence[T]:
+    cut = by % len(values)
+    return [*values[cut:], *values[:cut]]

@@ -1,0 +1,105 @@
+"""`bench ttft`: time to first token over HTTP, as a client sees it, against the number of facts."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inferscale_server.bench.cell import Cell, Ratio, cells, complaints, ratios
+from inferscale_server.bench.conversation import Conversation
+from inferscale_server.bench.encoding import Encoding, take_in
+from inferscale_server.bench.probe import FACT_COUNTS, Probe, different_questions, plan_probes, questions_needed
+from inferscale_server.bench.sample import STAGES, Sample, cold
+from inferscale_server.demo.server import Report
+
+if TYPE_CHECKING:
+    from inferscale_sdk import ChatResponse, InferScaleClient
+
+WARM_UP_ROUNDS = 1
+"""Every (number of facts, mode) once, not counted: the header's KV, compiled kernels, open connections."""
+ANSWER_TOKENS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TtftRun:
+    """What `bench ttft` found out. `samples` are all that were taken; cells and ratios are of the cold ones."""
+
+    encoding: Encoding
+    samples: tuple[Sample, ...]
+    cells: tuple[Cell, ...]
+    ratios: tuple[Ratio, ...]
+    complaints: tuple[str, ...]
+
+
+def run_ttft(client: InferScaleClient, conversation: Conversation, rounds: int, tell: Report) -> TtftRun:
+    """Load the conversation for a user of its own, then time every probe. Raises the SDK's errors, ConfigError."""
+    warm_up, counted = plan(conversation, rounds)
+    user = new_user()
+    encoding = take_in(client, user, conversation.facts, tell)
+    for probe in warm_up:
+        tell(f"warming up: {probe.mode} with k = {probe.k}")
+        take_sample(client, user, probe)
+    samples = []
+    for at, probe in enumerate(counted, 1):
+        tell(f"timing answer {at} of {len(counted)}: {probe.mode} with k = {probe.k}")
+        samples.append(take_sample(client, user, probe))
+    return summary(encoding, samples)
+
+
+def plan(conversation: Conversation, rounds: int) -> tuple[list[Probe], list[Probe]]:
+    """The probes that warm up and those that count, without a question in common. Raises ConfigError."""
+    for_warm_up = questions_needed(FACT_COUNTS, WARM_UP_ROUNDS)
+    needed = for_warm_up + questions_needed(FACT_COUNTS, rounds)
+    questions = different_questions([question.text for question in conversation.questions], needed)
+    counted = plan_probes(questions, FACT_COUNTS, rounds)
+    return plan_probes(questions[-for_warm_up:], FACT_COUNTS, WARM_UP_ROUNDS), counted
+
+
+def summary(encoding: Encoding, samples: Sequence[Sample]) -> TtftRun:
+    """Cells, ratios and complaints of the samples."""
+    found = cells(cold(samples))
+    return TtftRun(encoding, tuple(samples), tuple(found), tuple(ratios(found)), tuple(complaints(samples, found)))
+
+
+def take_sample(client: InferScaleClient, user: str, probe: Probe) -> Sample:
+    """Time one streamed answer. The first piece is waited for; the rest is read to its end."""
+    start = time.perf_counter()
+    with client.chat(
+        user,
+        probe.question,
+        stream=True,
+        memory={"mode": probe.mode, "k": probe.k},
+        temperature=0,
+        max_tokens=ANSWER_TOKENS,
+    ) as stream:
+        next(stream.text_stream, None)
+        ttft_ms = 1e3 * (time.perf_counter() - start)
+        response = stream.get_final_response()
+    return sample_of(probe, ttft_ms, response)
+
+
+def sample_of(probe: Probe, ttft_ms: float, response: ChatResponse) -> Sample:
+    """What the server said about its answer, beside what the client measured."""
+    told = response.raw["inferscale"]
+    assert isinstance(told, Mapping), f"inferscale is {told!r}"
+    return Sample(
+        k=probe.k,
+        mode=probe.mode,
+        served=response.mode or "",
+        reason=response.reason or "",
+        ttft_ms=ttft_ms,
+        stages_ms={stage: response.timings_ms[stage] for stage in STAGES if stage in response.timings_ms},
+        memory_tokens=int(told["memory_tokens"]),
+        memory_as_text=response.kv_source.get("text", 0),
+        injected_tokens=response.injected_tokens,
+        prefilled_tokens=response.prefilled_tokens,
+        facts=tuple(fact.id or "" for fact in response.facts),
+    )
+
+
+def new_user() -> str:
+    """A user that no server has seen, so that nobody's facts are touched on one that runs already."""
+    return f"bench-{uuid.uuid4().hex}"

@@ -1,0 +1,235 @@
+"""The catalog: what is held stays, what is forgotten goes, and the oldest makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferscale_server.catalog import Catalog, Chunk, ChunkKey
+from inferscale_server.command import rows_of
+from inferscale_server.fingerprint import Ingredients, fingerprint
+
+from .builders import ALICE, BOB, store
+
+
+def test_a_reserved_chunk_is_not_found_until_it_is_committed() -> None:
+    catalog = Catalog(10, "f")
+    chunk = catalog.reserve(ChunkKey("fact", ALICE, "a"), (1, 2), frozenset())
+    assert chunk is not None and catalog.get(chunk.key) is None and catalog.rows_used == 2
+    catalog.commit(chunk)
+    assert catalog.get(chunk.key) == chunk
+
+
+def test_a_new_encoding_replaces_the_old_one() -> None:
+    catalog = Catalog(10, "f")
+    old, new = store(catalog, "a"), store(catalog, "a")
+    assert catalog.get(new.key) == new and new.stamp != old.stamp
+    assert catalog.rows_used == 3
+
+
+def test_rows_of_a_replaced_chunk_stay_as_long_as_a_request_reads_them() -> None:
+    catalog = Catalog(10, "f")
+    old = store(catalog, "a")
+    pin = catalog.pin([old])
+    new = store(catalog, "a")
+    assert catalog.rows_used == 6 and set(rows_of(old.extents)).isdisjoint(rows_of(new.extents))
+    pin.release()
+    assert catalog.rows_used == 3 and catalog.pins == 0
+
+
+def test_a_pin_released_twice_releases_once() -> None:
+    catalog = Catalog(10, "f")
+    chunk = store(catalog, "a")
+    first, second = catalog.pin([chunk]), catalog.pin([chunk])
+    first.release()
+    first.release()
+    assert catalog.pins == 1
+    second.release()
+    assert catalog.pins == 0
+
+
+def test_forgotten_rows_are_not_used_again_before_they_are_wiped() -> None:
+    catalog = Catalog(3, "f")
+    chunk = store(catalog, "a")
+    catalog.drop(chunk.key, wipe=True)
+    assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), frozenset()) is None
+    assert catalog.unwiped == chunk.extents
+    catalog.wiped(catalog.unwiped)
+    assert catalog.unwiped == () and catalog.rows_used == 0
+
+
+def test_rows_that_a_request_reads_are_wiped_after_it() -> None:
+    catalog = Catalog(10, "f")
+    heard: list[int] = []
+    catalog.on_unwiped = lambda: heard.append(1)
+    chunk = store(catalog, "a")
+    pin = catalog.pin([chunk])
+    catalog.drop_where(lambda chunk: chunk.key.owner == ALICE)
+    assert catalog.get(chunk.key) is None and catalog.unwiped == () and not heard
+    pin.release()
+    assert catalog.unwiped == chunk.extents and heard
+
+
+def test_an_older_encoding_in_use_is_wiped_too_when_its_fact_is_forgotten() -> None:
+    catalog = Catalog(10, "f")
+    old = store(catalog, "a")
+    pin = catalog.pin([old])
+    new = store(catalog, "a")
+    catalog.drop_where(lambda chunk: chunk.key.name == "a")
+    pin.release()
+    assert sorted(rows_of(catalog.unwiped)) == sorted(rows_of((*old.extents, *new.extents)))
+
+
+def test_what_was_used_longest_ago_makes_room() -> None:
+    catalog = Catalog(9, "f")
+    a, b, c = (store(catalog, name) for name in "abc")
+    assert catalog.get(a.key) == a
+    store(catalog, "d")
+    assert catalog.get(b.key) is None and catalog.get(a.key) == a and catalog.get(c.key) == c
+
+
+def test_facts_make_room_before_headers_and_primers() -> None:
+    catalog = Catalog(9, "f")
+    header, primer = store(catalog, "h", kind="header"), store(catalog, "p", kind="primer")
+    store(catalog, "a")
+    store(catalog, "b")
+    assert header.key in catalog and primer.key in catalog and ChunkKey("fact", ALICE, "a") not in catalog
+    store(catalog, "c", tokens=6)
+    assert header.key not in catalog and primer.key in catalog
+
+
+def test_pinned_chunks_make_no_room() -> None:
+    catalog = Catalog(6, "f")
+    a, b = store(catalog, "a"), store(catalog, "b")
+    with catalog.pinned([a]):
+        store(catalog, "c")
+        assert a.key in catalog and b.key not in catalog
+
+
+@pytest.mark.parametrize("tokens", [7, 4])
+def test_nothing_is_evicted_for_what_cannot_fit(tokens: int) -> None:
+    catalog = Catalog(6, "f")
+    a, b = store(catalog, "a"), store(catalog, "b")
+    with catalog.pinned([a]):
+        assert catalog.reserve(ChunkKey("fact", ALICE, "c"), tuple(range(tokens)), frozenset()) is None
+    assert a.key in catalog and b.key in catalog
+
+
+def test_background_work_evicts_nothing() -> None:
+    catalog = Catalog(3, "f")
+    a = store(catalog, "a")
+    assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), frozenset(), evict=False) is None
+    assert a.key in catalog
+
+
+def test_owners_do_not_see_each_other() -> None:
+    catalog = Catalog(10, "f")
+    mine, others = store(catalog, "same"), store(catalog, "same", owner=BOB)
+    assert catalog.get(mine.key) == mine and catalog.of(BOB) == (others,)
+    catalog.drop_where(lambda chunk: chunk.key.owner == ALICE)
+    assert catalog.of(ALICE) == () and catalog.get(others.key) == others
+
+
+ORIGINAL = Ingredients(
+    weights="model.safetensors:1:2",
+    config={"rope_theta": 1e5, "hidden_size": 576},
+    tokenizer="t",
+    chat_template="{{ messages }}",
+    dtype="float32",
+    kv_cache_dtype="auto",
+    tensor_parallel=1,
+    adapter="",
+    recipe="primer-20",
+    words="w",
+)
+
+
+def changed(**fields: object) -> Ingredients:
+    values = {name: getattr(ORIGINAL, name) for name in Ingredients.__slots__}
+    return Ingredients(**{**values, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(weights="model.safetensors:1:3"),
+        changed(config={"rope_theta": 1e6, "hidden_size": 576}),
+        changed(config={"rope_theta": 1e5, "hidden_size": 576, "rope_scaling": {"rope_type": "llama3", "factor": 8}}),
+        changed(tokenizer="u"),
+        changed(chat_template="{{ messages }} "),
+        changed(dtype="bfloat16"),
+        changed(kv_cache_dtype="fp8"),
+        changed(tensor_parallel=2),
+        changed(adapter="lora"),
+        changed(recipe="primer-21"),
+        changed(words="v"),
+        changed(codec_version=2),
+    ],
+    ids=[
+        "weights",
+        "rope",
+        "rope-scaling",
+        "tokenizer",
+        "template",
+        "dtype",
+        "kv-dtype",
+        "tp",
+        "adapter",
+        "recipe",
+        "words",
+        "codec",
+    ],
+)
+def test_kv_of_another_model_is_not_served_and_the_reason_is_counted(other: Ingredients) -> None:
+    catalog = Catalog(10, fingerprint(other))
+    chunk = store(catalog, "a")
+    catalog.fingerprint = fingerprint(ORIGINAL)
+    assert catalog.get(chunk.key) is None
+    assert catalog.misses == {"fingerprint": 1} and catalog.rows_used == 0
+
+
+def test_the_same_model_has_the_same_fingerprint_whatever_the_order_of_its_config() -> None:
+    assert fingerprint(changed(config={"hidden_size": 576, "rope_theta": 1e5})) == fingerprint(ORIGINAL)
+
+
+actions = st.lists(
+    st.tuples(st.sampled_from(["store", "pin", "unpin", "drop", "forget", "wipe", "get"]), st.integers(0, 7)),
+    max_size=50,
+)
+
+
+@settings(max_examples=200)
+@given(actions)
+def test_no_two_holders_ever_share_a_row(history: list[tuple[str, int]]) -> None:
+    catalog = Catalog(20, "f")
+    pins: list[tuple[Chunk, object]] = []
+    for action, number in history:
+        key = ChunkKey("fact", ALICE, str(number))
+        do: dict[str, Callable[[], object]] = {
+            "store": lambda key=key, number=number: _store_if_it_fits(catalog, key, number + 1),
+            "pin": lambda key=key: _pin(catalog, key, pins),
+            "unpin": lambda number=number: pins and pins.pop(number % len(pins))[1].release(),  # type: ignore[attr-defined]
+            "drop": lambda key=key: catalog.drop(key),
+            "forget": lambda key=key: catalog.drop(key, wipe=True),
+            "wipe": lambda: catalog.wiped(catalog.unwiped),
+            "get": lambda key=key: catalog.get(key),
+        }
+        do[action]()
+        held = {chunk.stamp: chunk for chunk in (*catalog.of(ALICE), *(chunk for chunk, _ in pins))}
+        rows = [row for chunk in held.values() for row in rows_of(chunk.extents)] + rows_of(catalog.unwiped)
+        assert len(rows) == len(set(rows)) == catalog.rows_used
+
+
+def _store_if_it_fits(catalog: Catalog, key: ChunkKey, tokens: int) -> None:
+    chunk = catalog.reserve(key, tuple(range(tokens)), frozenset())
+    if chunk is not None:
+        catalog.commit(chunk)
+
+
+def _pin(catalog: Catalog, key: ChunkKey, pins: list[tuple[Chunk, object]]) -> None:
+    chunk = catalog.get(key)
+    if chunk is not None:
+        pins.append((chunk, catalog.pin([chunk])))

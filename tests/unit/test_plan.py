@@ -1,0 +1,125 @@
+"""The plan: best facts last, encoded ones first, the same tokens in text and in KV mode."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferscale_server.catalog import Catalog, Chunk
+from inferscale_server.command import rows_of
+from inferscale_server.plan import Frame, MemoryLine, fit, plan_memory
+
+from .builders import store
+
+FRAME = Frame(before=(1, 2, 3), after=(9, 9))
+
+
+def lines_of(catalog: Catalog, *encoded: bool) -> list[MemoryLine]:
+    """Lines best first; line n has tokens (n0, n1)."""
+    lines = []
+    for number, ready in enumerate(encoded, start=1):
+        ids = (10 * number, 10 * number + 1)
+        chunk = store(catalog, str(number), ids) if ready else None
+        lines.append(MemoryLine(str(number), f"text {number}", 1.0 / number, ids, chunk))
+    return lines
+
+
+def header_of(catalog: Catalog) -> Chunk:
+    return store(catalog, "header", FRAME.before, kind="header")
+
+
+def test_the_best_fact_stands_last_before_the_question() -> None:
+    catalog = Catalog(100, "f")
+    plan = plan_memory(FRAME, lines_of(catalog, True, True, True), header_of(catalog), "auto", None)
+    assert plan.mode == "kv" and plan.reason == "encoded"
+    assert plan.prompt_ids == (1, 2, 3, 30, 31, 20, 21, 10, 11, 9, 9)
+    assert plan.injection is not None and plan.injection.token_ids == plan.prompt_ids[:9]
+
+
+def test_facts_that_are_not_encoded_stand_behind_those_that_are() -> None:
+    catalog = Catalog(100, "f")
+    plan = plan_memory(FRAME, lines_of(catalog, False, True, False, True), header_of(catalog), "auto", None)
+    assert plan.reason == "partly_encoded"
+    assert [line.name for line in plan.lines] == ["4", "2", "3", "1"]
+    assert plan.injected_tokens == 3 + 4 and plan.memory_tokens == 8
+
+
+def test_injected_rows_are_those_of_header_and_facts_in_prompt_order() -> None:
+    catalog = Catalog(100, "f")
+    lines, header = lines_of(catalog, True, True), header_of(catalog)
+    plan = plan_memory(FRAME, lines, header, "kv", None)
+    assert plan.injection is not None and lines[0].chunk is not None and lines[1].chunk is not None
+    wanted = [row for chunk in (header, lines[1].chunk, lines[0].chunk) for row in rows_of(chunk.extents)]
+    assert rows_of(plan.injection.extents) == wanted
+    assert plan.chunks == (header, lines[1].chunk, lines[0].chunk)
+
+
+def test_the_tail_is_prefilled_though_it_is_encoded() -> None:
+    catalog = Catalog(100, "f")
+    plan = plan_memory(FRAME, lines_of(catalog, True, True), header_of(catalog), "auto", None, tail=3)
+    assert plan.injection is not None and plan.injection.token_ids == (1, 2, 3, 20)
+    assert len(rows_of(plan.injection.extents)) == 4
+
+
+def test_a_tail_longer_than_the_memory_leaves_the_header() -> None:
+    catalog = Catalog(100, "f")
+    plan = plan_memory(FRAME, lines_of(catalog, True), header_of(catalog), "auto", None, tail=50)
+    assert plan.injection is not None and plan.injection.token_ids == FRAME.before
+
+
+def test_text_and_kv_send_the_same_tokens() -> None:
+    catalog = Catalog(100, "f")
+    lines, header = lines_of(catalog, True, True, True), header_of(catalog)
+    text, kv = (plan_memory(FRAME, lines, header, mode, None) for mode in ("text", "kv"))  # type: ignore[arg-type]
+    assert text.prompt_ids == kv.prompt_ids and text.injection is None and kv.injection is not None
+    assert text.digest == "text" != kv.digest
+
+
+@pytest.mark.parametrize(
+    ("mode", "refusal", "with_header", "encoded", "reason"),
+    [
+        ("text", None, True, True, "requested"),
+        ("auto", "prompt_logprobs", True, True, "prompt_logprobs"),
+        ("kv", "unsupported_model", True, True, "unsupported_model"),
+        ("kv", None, False, True, "header_not_encoded"),
+        ("auto", None, True, False, "nothing_encoded"),
+    ],
+)
+def test_every_text_answer_says_why(
+    mode: str, refusal: str | None, with_header: bool, encoded: bool, reason: str
+) -> None:
+    catalog = Catalog(100, "f")
+    header = header_of(catalog) if with_header else None
+    plan = plan_memory(FRAME, lines_of(catalog, encoded), header, mode, refusal)  # type: ignore[arg-type]
+    assert (plan.mode, plan.reason, plan.injection, plan.chunks) == ("text", reason, None, ())
+
+
+def test_a_new_encoding_of_the_same_text_is_another_plan() -> None:
+    catalog = Catalog(100, "f")
+    header = header_of(catalog)
+    first = plan_memory(FRAME, lines_of(catalog, True), header, "kv", None)
+    again = plan_memory(FRAME, lines_of(catalog, True), header, "kv", None)
+    assert first.prompt_ids == again.prompt_ids and first.digest != again.digest
+
+
+def test_another_tail_is_another_plan() -> None:
+    catalog = Catalog(100, "f")
+    lines, header = lines_of(catalog, True), header_of(catalog)
+    assert (
+        plan_memory(FRAME, lines, header, "kv", None).digest != plan_memory(FRAME, lines, header, "kv", None, 1).digest
+    )
+
+
+def test_the_best_lines_are_kept_when_room_is_short() -> None:
+    lines = lines_of(Catalog(100, "f"), True, True, True)
+    assert [line.name for line in fit(lines, 5)] == ["1", "2"]
+
+
+def test_a_short_line_may_follow_one_that_does_not_fit() -> None:
+    long = MemoryLine("long", "", 0.9, (1,) * 10, None)
+    short = MemoryLine("short", "", 0.1, (2,), None)
+    assert fit([long, short], 5) == (short,)
+
+
+@pytest.mark.parametrize("room", [0, -3])
+def test_nothing_fits_into_no_room(room: int) -> None:
+    assert fit(lines_of(Catalog(100, "f"), True), room) == ()
