@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from inferscale_server.behind import EncodedPrimer, PrimerText, primer_text
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
-from inferscale_server.command import SPARE_TOKENS, Capture, Command, Extent, Injection
+from inferscale_server.command import SPARE_TOKENS, Capture, Command, Extent
 from inferscale_server.recipe import Prefix, Recipe
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Fact, Owner
@@ -82,6 +83,7 @@ class Encoder:
         self._wake.set()
         catalog.on_unwiped = self._wake.set
         self._busy = False
+        self._at_work: tuple[Owner, ...] = ()  # whose batch is in flight
         self.results: Counter[str] = Counter()
 
     # What others tell the encoder
@@ -124,7 +126,8 @@ class Encoder:
 
     def queued(self) -> int:
         """Chunks still to be encoded."""
-        return len(self._loose) + sum(len(self._pending(owner)) for owner in self._dirty)
+        waiting = sum(len(self._pending(owner)) for owner in {*self._dirty, *self._at_work})
+        return max(len(self._loose) + waiting - len(self._in_flight), 0)
 
     def running(self) -> int:
         """Chunks being encoded right now; at least 1 as long as the background is at work."""
@@ -165,17 +168,20 @@ class Encoder:
 
     async def _encode_next_owner(self) -> None:
         owner, _ = self._dirty.popitem(last=False)
+        self._at_work = (owner,)
         try:
             await self._encode_owner(owner)
         except Exception:
             self._dirty[owner] = None  # the engine's fault must not make the background forget who waits
             raise
+        finally:
+            self._at_work = ()
 
     async def _encode_loose(self) -> None:
         job = next(iter(self._loose.values()))
         owner = job.key.owner
         prefix = self._choose_prefix(owner) if job.key.kind == "context" else Prefix(header=False)
-        chunk = await self._prefix_chunk(owner, prefix)
+        chunk = await self._primer(owner, prefix)
         if self._loose.pop(job.key, None) is None:
             return  # its owner was forgotten while the prefix was being encoded
         if prefix.header and chunk is None:
@@ -189,7 +195,7 @@ class Encoder:
         prefix = self._choose_prefix(owner)
         if not self._pending(owner):
             return
-        chunk = await self._prefix_chunk(owner, prefix)
+        chunk = await self._primer(owner, prefix)
         if self._prefixes.get(owner) != prefix:
             return  # something that it holds was forgotten meanwhile, and the owner is queued again
         if prefix.header and chunk is None:
@@ -201,7 +207,7 @@ class Encoder:
 
     def _retry_prefix(self, owner: Owner, prefix: Prefix) -> None:
         """An incomplete prefix is encoded again; one without room, or tried too often, leaves the facts as text."""
-        if 0 < self._tries[self._prefix_job(owner, prefix).key] < MAX_TRIES:
+        if 0 < self._tries[self._primer_job(owner, self._primer_text(owner, prefix)).key] < MAX_TRIES:
             self._dirty[owner] = None
 
     def _choose_prefix(self, owner: Owner) -> Prefix:
@@ -231,41 +237,43 @@ class Encoder:
         line = fact_line(fact.text, fact.speaker, fact.occurred_at)
         return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line))
 
-    async def _prefix_chunk(self, owner: Owner, prefix: Prefix) -> Chunk | None:
-        """The chunk of header and primer, encoded now unless it is there; None without a prefix or without success."""
+    async def _primer(self, owner: Owner, prefix: Prefix) -> EncodedPrimer | None:
+        """Header and primer facts, encoded now unless they are there; None without a prefix or without success."""
         if not prefix.header:
             return None
-        job = self._prefix_job(owner, prefix)
+        text = self._primer_text(owner, prefix)
+        job = self._primer_job(owner, text)
         if self._catalog.get(job.key) is None:
             await self._encode_batch([job], None, behind=frozenset(prefix.fact_ids))
             if job.key.kind == "primer" and job.key in self._catalog:
                 self._catalog.drop_where(lambda chunk: _supersedes(job.key, chunk.key))
-        return self._catalog.get(job.key)
+        chunk = self._catalog.get(job.key)
+        return None if chunk is None else EncodedPrimer(chunk, text)
 
-    def _prefix_job(self, owner: Owner, prefix: Prefix) -> Job:
+    def _primer_text(self, owner: Owner, prefix: Prefix) -> PrimerText:
         by_id = {fact.id: fact for fact in self._facts_of(owner)}
-        ids = list(self._header.token_ids)
-        for fact in (by_id[fact_id] for fact_id in prefix.fact_ids if fact_id in by_id):
-            line = self.job_of(fact).token_ids
-            if len(ids) + len(line) <= self._max_model_len // 2:
-                ids.extend(line)
-        if len(ids) == len(self._header.token_ids):
+        lines = {fact_id: self.job_of(by_id[fact_id]).token_ids for fact_id in prefix.fact_ids if fact_id in by_id}
+        return primer_text(self._header.token_ids, lines, self._max_model_len // 2)
+
+    def _primer_job(self, owner: Owner, text: PrimerText) -> Job:
+        if not text.spans:
             return self._header
-        return Job(ChunkKey("primer", owner, digest_of(ids)), tuple(ids))
+        return Job(ChunkKey("primer", owner, digest_of(text.token_ids)), text.token_ids)
 
     async def _encode_batch(
-        self, jobs: Sequence[Job], prefix: Chunk | None, behind: frozenset[str] | None = None
+        self, jobs: Sequence[Job], primer: EncodedPrimer | None, behind: frozenset[str] | None = None
     ) -> int:
-        """Encode jobs behind a prefix chunk, check that all of each came, and commit; returns how many were placed."""
-        seen = behind if behind is not None else (prefix.behind if prefix is not None else frozenset())
-        chunks = [chunk for job in jobs if (chunk := self._reserve(job, prefix, seen)) is not None]
+        """Encode jobs behind a primer, check that all of each came, and commit; returns how many were placed."""
+        seen = behind if behind is not None else (primer.chunk.behind if primer is not None else frozenset())
+        held = [primer.chunk] if primer is not None else []
+        chunks = [chunk for job in jobs if (chunk := self._reserve(job, held, seen)) is not None]
         if not chunks:
             return 0
         self._in_flight |= {chunk.stamp: chunk for chunk in chunks}
         done: list[bool] = [False] * len(chunks)
         try:
-            with self._catalog.pinned([prefix] if prefix is not None else []):
-                commands = [self._engine.encode(*_request(chunk, prefix)) for chunk in chunks]
+            with self._catalog.pinned(held):
+                commands = [self._engine.encode(*_request(chunk, primer)) for chunk in chunks]
                 outcomes = await asyncio.gather(*commands, return_exceptions=True)
                 done = await self._engine.captured([(chunk.stamp, chunk.extents) for chunk in chunks])
             for outcome in outcomes:
@@ -276,14 +284,14 @@ class Encoder:
                 self._settle(chunk, complete)
         return len(chunks)
 
-    def _reserve(self, job: Job, prefix: Chunk | None, behind: frozenset[str]) -> Chunk | None:
-        length = len(job.token_ids) + (len(prefix.token_ids) if prefix is not None else 0) + SPARE_TOKENS + 1
+    def _reserve(self, job: Job, held: Sequence[Chunk], behind: frozenset[str]) -> Chunk | None:
+        length = len(job.token_ids) + sum(len(chunk.token_ids) for chunk in held) + SPARE_TOKENS + 1
         if not job.token_ids or length > self._max_model_len:
             self._tries[job.key] = MAX_TRIES
             self._count("failed")
             return None
         evict = job.key in self._asked or job.key.kind != "fact"
-        hold = self._catalog.pin([prefix] if prefix is not None else [])  # eviction must spare the prefix
+        hold = self._catalog.pin(held)  # eviction must spare the primer
         try:
             return self._catalog.reserve(job.key, job.token_ids, behind, evict=evict)
         finally:
@@ -324,10 +332,10 @@ class Encoder:
         self._wake.set()
 
 
-def _request(chunk: Chunk, prefix: Chunk | None) -> tuple[tuple[int, ...], Command]:
-    """The prompt and the command that encode a chunk: prefix (injected), its own tokens, throw-away tokens."""
-    before = prefix.token_ids if prefix is not None else ()
-    injection = Injection(prefix.token_ids, prefix.extents) if prefix is not None else None
+def _request(chunk: Chunk, primer: EncodedPrimer | None) -> tuple[tuple[int, ...], Command]:
+    """The prompt and the command that encode a chunk: primer (injected), its own tokens, throw-away tokens."""
+    injection = primer.injection_for(chunk.key.name) if primer is not None else None
+    before = injection.token_ids if injection is not None else ()
     capture = Capture(chunk.stamp, len(before), chunk.extents)
     return (*before, *chunk.token_ids, *chunk.token_ids[:1] * SPARE_TOKENS), Command(injection, capture)
 

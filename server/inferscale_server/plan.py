@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inferscale_server.behind import first
 from inferscale_server.catalog import Chunk
 from inferscale_server.command import Injection
 from inferscale_server.types import Mode, ServedMode
@@ -113,13 +114,8 @@ def _plan(
 def _injection(chunks: Sequence[Chunk], at_most: int) -> Injection:
     """The catalog's own token ids and rows, cut to `at_most` tokens; the engine compares them with the prompt's."""
     token_ids = [token for chunk in chunks for token in chunk.token_ids][:at_most]
-    extents, left = [], len(token_ids)
-    for extent in (extent for chunk in chunks for extent in chunk.extents):
-        length = min(extent.length, left)
-        if length:
-            extents.append(type(extent)(extent.row, length))
-        left -= length
-    return Injection(tuple(token_ids), tuple(extents))
+    extents = [extent for chunk in chunks for extent in chunk.extents]
+    return Injection(tuple(token_ids), first(extents, len(token_ids)))
 
 
 def _digest(chunks: Sequence[Chunk], injection: Injection | None) -> str:

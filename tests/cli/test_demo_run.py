@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import signal
 import subprocess
 import sys
@@ -55,24 +54,6 @@ def test_both_modes_are_timed_for_each_number_of_facts(client: InferScaleClient)
     samples = ttft.measure(client, load_memories()[0].questions[:2], 5)
     assert len(samples) == 4
     assert all(sample.k == 5 and sample.injected_tokens == 9 and sample.ttft_ms > 0 for sample in samples)
-
-
-def test_the_benchmark_leaves_its_rows_and_plot(
-    client: InferScaleClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    @contextmanager
-    def running(*args: object) -> Iterator[InferScaleClient]:
-        yield client
-
-    monkeypatch.setattr(show, "running_server", running)
-    with pytest.raises(SystemExit) as ended:
-        main(
-            ["bench", "ttft", "--limit", "1", "--json", str(tmp_path / "rows.json"), "--plot", str(tmp_path / "p.svg")]
-        )
-    assert ended.value.code == 0
-    rows = json.loads((tmp_path / "rows.json").read_text())
-    assert [row["k"] for row in rows] == list(ttft.FACT_COUNTS)
-    assert "<svg" in (tmp_path / "p.svg").read_text()
 
 
 def test_a_demo_that_shows_too_little_exits_1(
@@ -148,7 +129,7 @@ def test_the_servers_command_line_is_ours() -> None:
 def _serve_with(monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> None:
     monkeypatch.setattr(server, "POLL_S", 0.01)
 
-    def command(port: int, data: Path, vllm_args: Sequence[str]) -> list[str]:
+    def command(port: int, data: Path, vllm_args: Sequence[str], model: str | None) -> list[str]:
         return argv
 
     monkeypatch.setattr(server, "serve_command", command)

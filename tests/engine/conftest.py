@@ -7,11 +7,9 @@ app through an in-process transport; tests that must look inside get the plugin'
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +17,8 @@ import pytest_asyncio
 
 from inferscale_server.config import ServerConfig
 from inferscale_server.models import prepare_generator
+
+from .live import LiveServer
 
 BLOCK = 32
 BLOCKS = 96
@@ -31,27 +31,6 @@ VLLM_ARGS = (
     *("--max-num-batched-tokens", "512"),
     "--enforce-eager",
 )
-
-
-@dataclass
-class LiveServer:
-    """The app around one engine. `rogue("claim")` breaks that method of the connector until `rogue("")`."""
-
-    app: Any
-    client: httpx.AsyncClient
-    engine: Any
-    plugin: Any
-    rogue: Callable[[str], None]
-
-    @property
-    def brain(self) -> Any:
-        """Stores, models and verbs."""
-        return self.plugin._brain
-
-    @property
-    def door(self) -> Any:
-        """The way into the engine."""
-        return self.plugin._desk._door
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -91,7 +70,16 @@ async def _start(stack: AsyncExitStack, config: ServerConfig, model: str, rogue_
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=120)
     await stack.enter_async_context(client)
-    return LiveServer(app, client, engine, plugin, rogue_file.write_text)
+    return LiveServer(app, client, engine, plugin, rogue_file)
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="session")
+async def mended(server: LiveServer) -> AsyncIterator[None]:
+    """Whatever a test breaks is whole for the next; nothing that it pinned stays."""
+    yield
+    server.rogue("")
+    await server.encoded()
+    assert server.catalog.pins == 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

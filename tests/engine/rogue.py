@@ -48,3 +48,10 @@ class RogueConnector(InferScaleConnector):
         if self.scheduler is not None:
             self.scheduler.__class__ = _rogue(SchedulerHalf, SCHEDULER)
         self.worker.__class__ = _rogue(WorkerHalf, WORKER)
+
+    def on_new_request(self, request: Any) -> None:
+        """Also note how many blocks are free when a request arrives."""
+        assert self._kv_cache_manager is not None
+        free = self._kv_cache_manager.block_pool.get_num_free_blocks()
+        Path(os.environ[FILE]).with_suffix(".free").write_text(str(free))
+        super().on_new_request(request)

@@ -14,8 +14,8 @@ SECRET = b"a secret of thirty-two bytes len"
 
 
 def fact(number: int, text: str | None = None, owner: Owner = ALICE) -> Fact:
-    """Fact number `number` of an owner, with a text of about three words."""
-    text = f"note number {number}" if text is None else text
+    """Fact number `number` of an owner, with a text of three words."""
+    text = f"{owner.user} note {number}" if text is None else text
     return Fact(f"{owner.user}-{number}", owner, number, text, None, None, None, {}, 0.0)
 
 

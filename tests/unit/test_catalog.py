@@ -168,20 +168,7 @@ def changed(**fields: object) -> Ingredients:
         changed(words="v"),
         changed(codec_version=2),
     ],
-    ids=[
-        "weights",
-        "rope",
-        "rope-scaling",
-        "tokenizer",
-        "template",
-        "dtype",
-        "kv-dtype",
-        "tp",
-        "adapter",
-        "recipe",
-        "words",
-        "codec",
-    ],
+    ids=lambda other: next(n for n in Ingredients.__slots__ if getattr(other, n) != getattr(ORIGINAL, n)),
 )
 def test_kv_of_another_model_is_not_served_and_the_reason_is_counted(other: Ingredients) -> None:
     catalog = Catalog(10, fingerprint(other))

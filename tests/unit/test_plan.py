@@ -89,7 +89,7 @@ def test_every_text_answer_says_why(
 ) -> None:
     catalog = Catalog(100, "f")
     header = header_of(catalog) if with_header else None
-    plan = plan_memory(FRAME, lines_of(catalog, encoded), header, mode, refusal)  # type: ignore[arg-type]
+    plan = plan_memory(FRAME, lines_of(catalog, encoded), header, mode, refusal)
     assert (plan.mode, plan.reason, plan.injection, plan.chunks) == ("text", reason, None, ())
 
 

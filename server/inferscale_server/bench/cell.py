@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from inferscale_server.bench.probe import MODES
 from inferscale_server.bench.sample import STAGES, Sample
 
 INJECTED_AT_LEAST = 0.99
@@ -54,11 +55,11 @@ class Ratio:
 
 
 def cells(samples: Iterable[Sample]) -> list[Cell]:
-    """One cell for each (number of facts, mode asked for), by number of facts and then in the modes' order of cost."""
+    """One cell for each (number of facts, mode asked for), by number of facts and then in the order of MODES."""
     groups: dict[tuple[int, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault((sample.k, sample.mode), []).append(sample)
-    order = sorted(groups, key=lambda key: (key[0], ("off", "kv", "text").index(key[1])))
+    order = sorted(groups, key=lambda key: (key[0], MODES.index(key[1])))
     return [_cell(k, mode, groups[k, mode]) for k, mode in order]
 
 
@@ -74,7 +75,7 @@ def _cell(k: int, mode: str, samples: Sequence[Sample]) -> Cell:
         samples=len(samples),
         ttft_ms=middle(lambda sample: sample.ttft_ms),
         ttft_p90_ms=percentile([sample.ttft_ms for sample in samples], 0.9),
-        stages_ms={stage: middle(lambda sample: sample.stages_ms.get(stage, 0.0)) for stage in STAGES},
+        stages_ms={stage: median(sample.stages_ms.get(stage, 0.0) for sample in samples) for stage in STAGES},
         outside_ms=middle(lambda sample: sample.outside_ms),
         memory_tokens=round(middle(lambda sample: sample.memory_tokens)),
         prefilled_tokens=round(middle(lambda sample: sample.prefilled_tokens)),

@@ -24,11 +24,20 @@ TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """The server's encoding at one moment: chunks queued or running, and what became of those since its start."""
+
+    pending: int
+    results: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
-    """What was still to be encoded, so many seconds after the facts were stored."""
+    """Chunks that wait for their KV, and those that have got it since the server's start, after so many seconds."""
 
     after_s: float
     pending: int
+    stored: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class Encoding:
 
 def take_in(client: InferScaleClient, user: str, facts: Sequence[DatedFact], tell: Report) -> Encoding:
     """Store the facts and wait for their KV. Raises Unavailable after TIMEOUT_S, and the SDK's errors."""
-    before = results(client)
+    before = queue(client).results
     start = time.monotonic()
     tell(f"storing {len(facts)} facts")
     for at in range(0, len(facts), MAX_FACTS_PER_REQUEST):
@@ -74,7 +83,7 @@ def take_in(client: InferScaleClient, user: str, facts: Sequence[DatedFact], tel
         tokens=footprint.tokens or 0,
         store_s=stored - start,
         encode_s=marks[-1].after_s,
-        results=dict(results(client) - before),
+        results=dict(queue(client).results - before),
         marks=marks,
     )
 
@@ -89,7 +98,7 @@ def wait_encoded(client: InferScaleClient, tell: Report) -> tuple[Mark, ...]:
     marks = []
     for mark in watch(client):
         marks.append(mark)
-        tell(f"encoding: {mark.pending} to go after {mark.after_s:.0f} s")
+        tell(f"encoding: {mark.stored - marks[0].stored} chunks in {mark.after_s:.0f} s")
         if settled(marks):
             return tuple(marks[: 1 - IDLE_ANSWERS])
     raise Unavailable(f"{marks[-1].pending} encodings were still waiting after {TIMEOUT_S:.0f} s")
@@ -104,18 +113,13 @@ def watch(client: InferScaleClient) -> Iterator[Mark]:
     """What is queued or running now, and again every POLL_S until TIMEOUT_S are over."""
     start = time.monotonic()
     while (after_s := time.monotonic() - start) < TIMEOUT_S:
-        state = encoding_state(client)
-        yield Mark(after_s, int(state["queued"]) + int(state["running"]))
+        now = queue(client)
+        yield Mark(after_s, now.pending, now.results["stored"])
         time.sleep(POLL_S)
 
 
-def results(client: InferScaleClient) -> Counter[str]:
-    """Chunks by what became of them, since the server started."""
-    return Counter(encoding_state(client).get("results", {}))
-
-
-def encoding_state(client: InferScaleClient) -> dict[str, object]:
-    """The server's own words: queued, running, results."""
-    state = client.status().raw["encoding"]
-    assert isinstance(state, dict), f"status.encoding is {state!r}"
-    return state
+def queue(client: InferScaleClient) -> Queue:
+    """The server's queue now. Raises the SDK's errors."""
+    told = client.status().raw["encoding"]
+    assert isinstance(told, dict), f"status.encoding is {told!r}"
+    return Queue(int(told["queued"]) + int(told["running"]), Counter(told.get("results", {})))

@@ -1,7 +1,7 @@
 """Reads conversations in LoCoMo's format (Maharana et al., ACL 2024): one JSON a conversation, from the user's folder.
 
-Keys used: `session_N_date_time` ("1:56 pm on 8 May, 2023"), `session_N_observation` ({speaker: [[sentence, turns]]}) and
-`qa` ([{question, answer?, category?}]). Observations are the facts, each dated with its session.
+Keys used: `session_N_date_time` ("1:56 pm on 8 May, 2023"), `session_N_observation` ({speaker: [[sentence, turns]]})
+and `qa` ([{question, answer?, category?}]). Observations are the facts, each dated with its session.
 """
 
 from __future__ import annotations

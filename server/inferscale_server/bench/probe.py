@@ -46,6 +46,14 @@ def plan_probes(questions: Sequence[str], fact_counts: Sequence[int], rounds: in
     ]
 
 
+def possible_fact_counts(facts: int) -> tuple[int, ...]:
+    """Those of FACT_COUNTS that so many facts can fill. Raises ConfigError when there are none."""
+    possible = tuple(k for k in FACT_COUNTS if k <= facts)
+    if not possible:
+        raise ConfigError(f"option 'limit': at least {min(FACT_COUNTS)} facts are needed, there are {facts}")
+    return possible
+
+
 def questions_needed(fact_counts: Sequence[int], rounds: int) -> int:
     """How many different questions so many rounds take."""
     return QUESTIONS_A_ROUND * len(fact_counts) * rounds
@@ -60,7 +68,7 @@ def different_questions(questions: Sequence[str], count: int) -> list[str]:
     worded = [opening + question + closing for closing in CLOSINGS for opening in OPENINGS for question in given]
     found = list(dict.fromkeys(worded))
     if len(found) < count:
-        raise ConfigError(f"option 'questions': {count} different questions are needed, there are {len(found)}")
+        raise ConfigError(f"option 'questions': {count} different questions are needed, there are only {len(found)}")
     return found[:count]
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inferscale_server.demo.server import Report, free_port, serve_command, sigterm_unwinds, stop, wait_ready
+from inferscale_server.demo.server import Report, running_server, sigterm_unwinds
 from inferscale_server.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -40,43 +39,16 @@ def chosen_server(choice: ServerChoice, tell: Report) -> Iterator[InferScaleClie
             check_injects(client)
             yield client
         return
-    with sigterm_unwinds(), started_server(choice, tell) as client:
-        check_injects(client)
-        yield client
+    with sigterm_unwinds(), tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
+        data, log, vllm_args = Path(folder) / "facts", Path(folder) / "server.log", vllm_args_of(choice)
+        with running_server(data, log, vllm_args, tell, choice.model) as client:
+            check_injects(client)
+            yield client
 
 
-@contextmanager
-def started_server(choice: ServerChoice, tell: Report) -> Iterator[InferScaleClient]:
-    """A client of a server in a process of its own, stopped on leaving. Raises StartupError."""
-    from inferscale_sdk import InferScaleClient
-
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
-        log = Path(folder) / "server.log"
-        with log.open("wb") as output:
-            # A session of its own: Ctrl-C reaches us alone, and we stop it in order.
-            process = subprocess.Popen(
-                own_command(choice, port, Path(folder) / "facts"),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            with InferScaleClient(base_url=f"http://127.0.0.1:{port}") as client:
-                wait_ready(client, process, log, tell)
-                yield client
-        finally:
-            stop(process)
-
-
-def own_command(choice: ServerChoice, port: int, data: Path) -> Sequence[str]:
-    """The command line of our own server."""
-    command = serve_command(port, data, ("--dtype", choice.dtype, *choice.vllm_args))
-    if choice.model is None:
-        return command
-    after_serve = command.index("serve") + 1
-    return [*command[:after_serve], choice.model, *command[after_serve:]]
+def vllm_args_of(choice: ServerChoice) -> tuple[str, ...]:
+    """What our own server passes on to vLLM."""
+    return ("--dtype", choice.dtype, *choice.vllm_args)
 
 
 def check_injects(client: InferScaleClient) -> None:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from inferscale_server.bench.cell import Cell, Ratio, cells, complaints, ratios
 from inferscale_server.bench.conversation import Conversation
 from inferscale_server.bench.encoding import Encoding, take_in
-from inferscale_server.bench.probe import FACT_COUNTS, Probe, different_questions, plan_probes, questions_needed
+from inferscale_server.bench.probe import (
+    Probe,
+    different_questions,
+    plan_probes,
+    possible_fact_counts,
+    questions_needed,
+)
 from inferscale_server.bench.sample import STAGES, Sample, cold
 from inferscale_server.demo.server import Report
 
@@ -51,11 +57,12 @@ def run_ttft(client: InferScaleClient, conversation: Conversation, rounds: int, 
 
 def plan(conversation: Conversation, rounds: int) -> tuple[list[Probe], list[Probe]]:
     """The probes that warm up and those that count, without a question in common. Raises ConfigError."""
-    for_warm_up = questions_needed(FACT_COUNTS, WARM_UP_ROUNDS)
-    needed = for_warm_up + questions_needed(FACT_COUNTS, rounds)
+    fact_counts = possible_fact_counts(len(conversation.facts))
+    for_warm_up = questions_needed(fact_counts, WARM_UP_ROUNDS)
+    needed = for_warm_up + questions_needed(fact_counts, rounds)
     questions = different_questions([question.text for question in conversation.questions], needed)
-    counted = plan_probes(questions, FACT_COUNTS, rounds)
-    return plan_probes(questions[-for_warm_up:], FACT_COUNTS, WARM_UP_ROUNDS), counted
+    counted = plan_probes(questions, fact_counts, rounds)
+    return plan_probes(questions[-for_warm_up:], fact_counts, WARM_UP_ROUNDS), counted
 
 
 def summary(encoding: Encoding, samples: Sequence[Sample]) -> TtftRun:

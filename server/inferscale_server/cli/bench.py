@@ -1,34 +1,200 @@
-"""`inferscale bench`: measurements that a release is judged by. Each starts a server of its own."""
+"""`inferscale bench`: measurements that a release is judged by. Each starts a server of its own, unless given one."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
-app = typer.Typer(help="Measure a server of the embedded model.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from inferscale_sdk import InferScaleClient
+    from inferscale_server.bench.conversation import Conversation
+    from inferscale_server.demo.server import Report
 
-LimitOption = Annotated[int, typer.Option("--limit", min=1, max=12, help="Questions for each number of facts.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the rows there.")]
+ENCODED_FACTS = 250
+"""How many facts `bench encode` takes when it is not told."""
+
+app = typer.Typer(help="Measure a server; exit 1 when a measurement is void or a promise broken.", no_args_is_help=True)
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="LoCoMo conversations, one JSON each. Without it: the sample memories."),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="Load only the conversation's first N facts.")
+]
+QuestionsOption = Annotated[int, typer.Option("--questions", metavar="N", min=1, help="How many questions to ask.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
 PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw them there (png, svg, pdf).")]
+BreakdownOption = Annotated[bool, typer.Option("--breakdown", help="Also say where the time goes.")]
+UrlOption = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="Measure this server instead of starting one.")
+]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Model to serve, default the embedded one.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="Type of weights and KV.")]
+VllmArgOption = Annotated[
+    list[str] | None, typer.Option("--vllm-arg", metavar="FLAG", help="A flag for vLLM, may be given often.")
+]
 
 
-@app.callback()
-def bench() -> None:
-    """Keeps `ttft` a subcommand while it is the only one."""
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One benchmark under way: whom to ask, what about, where progress goes."""
+
+    client: InferScaleClient
+    conversation: Conversation
+    tell: Report
 
 
 @app.command()
-def ttft(limit: LimitOption = 5, json_file: JsonOption = None, plot: PlotOption = None) -> None:
-    """Time to the first token against the number of facts, as text and as KV, on the sample memories."""
-    from inferscale_server.demo.report import write_plot
-    from inferscale_server.demo.show import run_ttft
+def ttft(
+    data: DataOption = None,
+    limit: LimitOption = None,
+    questions: QuestionsOption = 20,
+    breakdown: BreakdownOption = False,
+    json_file: JsonOption = None,
+    plot: PlotOption = None,
+    base_url: UrlOption = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = "bfloat16",
+    vllm_arg: VllmArgOption = None,
+) -> None:
+    """Time to first token against the number of facts: no memory, as text, as KV.
 
-    rows = run_ttft(limit)
-    if json_file is not None:
-        json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", "utf-8")
+    --questions counts for each number of facts and mode. Exit 1 when the run is void: memory that was not injected, or
+    was in the prefix cache.
+    """
+    from inferscale_server.bench import tables
+    from inferscale_server.bench.plot import plot_ttft
+    from inferscale_server.bench.ttft import run_ttft
+
+    with _bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+        run = run_ttft(bench.client, bench.conversation, questions, bench.tell)
+        machine = _machine(bench.client)
+    _print(tables.encoding_table(run.encoding), tables.ttft_table(run.cells), tables.ratio_table(run.ratios))
+    if breakdown:
+        _print(tables.breakdown_table(run.cells))
+    _write_json(json_file, {"machine": machine, **asdict(run)})
     if plot is not None:
-        write_plot(rows, plot)
+        plot_ttft(run.cells, plot)
+    _end(run.complaints)
+
+
+@app.command()
+def encode(
+    data: DataOption = None,
+    limit: LimitOption = ENCODED_FACTS,
+    json_file: JsonOption = None,
+    plot: PlotOption = None,
+    base_url: UrlOption = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = "bfloat16",
+    vllm_arg: VllmArgOption = None,
+) -> None:
+    """How fast one conversation's facts become KV. Exit 1 when some did not."""
+    from inferscale_server.bench import tables
+    from inferscale_server.bench.encoding import take_in
+    from inferscale_server.bench.plot import plot_encoding
+    from inferscale_server.bench.ttft import new_user
+
+    with _bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+        encoding = take_in(bench.client, new_user(), bench.conversation.facts, bench.tell)
+        machine = _machine(bench.client)
+    _print(tables.encoding_table(encoding))
+    rates = {"facts_per_s": encoding.facts_per_s, "tokens_per_s": encoding.tokens_per_s}
+    _write_json(json_file, {"machine": machine, **asdict(encoding), **rates})
+    if plot is not None:
+        plot_encoding(encoding.marks, plot)
+    _end(encoding.complaints)
+
+
+@app.command()
+def equivalence(
+    data: DataOption = None,
+    limit: LimitOption = None,
+    questions: QuestionsOption = 20,
+    json_file: JsonOption = None,
+    plot: PlotOption = None,
+    base_url: UrlOption = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = "float32",
+    vllm_arg: VllmArgOption = None,
+) -> None:
+    """One chunk with the whole memory: do KV and text give the same tokens and probabilities? Exit 1 if not."""
+    from inferscale_server.bench import agreement, tables
+    from inferscale_server.bench.equivalence import run_equivalence
+    from inferscale_server.bench.plot import plot_agreement
+
+    with _bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+        found = run_equivalence(bench.client, bench.conversation, questions, bench.tell)
+        machine = _machine(bench.client)
+    _print(tables.agreement_table(found))
+    _write_json(json_file, {"machine": machine, "agreements": [asdict(one) for one in found]})
+    if plot is not None:
+        plot_agreement(found, plot)
+    _end(agreement.complaints(found))
+
+
+@contextmanager
+def _bench(
+    data: Path | None,
+    limit: int | None,
+    base_url: str | None,
+    model: str | None,
+    dtype: str,
+    vllm_arg: Sequence[str] | None,
+) -> Iterator[Bench]:
+    """The conversation and a server for it. Raises ConfigError before anything is started."""
+    from inferscale_server.bench.server_process import ServerChoice, chosen_server
+
+    conversation = _conversation(data).first(limit)
+    choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()))
+    with Console().status("starting") as status, chosen_server(choice, status.update) as client:
+        yield Bench(client, conversation, status.update)
+
+
+def _conversation(data: Path | None) -> Conversation:
+    from inferscale_server.bench.conversation import fullest, sample_conversation
+    from inferscale_server.bench.locomo import read_conversations
+    from inferscale_server.demo.conversations import load_memories
+
+    return sample_conversation(load_memories()) if data is None else fullest(read_conversations(data))
+
+
+def _machine(client: InferScaleClient) -> dict[str, object]:
+    """What the figures depend on: the server's words about its model, and this machine's cores."""
+    status = client.status()
+    kv = status.raw.get("kv")
+    backend = kv.get("backend") if isinstance(kv, dict) else None
+    return {
+        "model": status.model,
+        "recipe": status.raw.get("recipe"),
+        "embedder": status.raw.get("embedder"),
+        "attention": backend,
+        "cpu_cores": os.cpu_count(),
+    }
+
+
+def _print(*shown: object) -> None:
+    Console().print(*shown)
+
+
+def _write_json(file: Path | None, figures: dict[str, object]) -> None:
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+
+
+def _end(complaints: Sequence[str]) -> None:
+    """Print what is wrong and exit 1, or return."""
+    for line in complaints:
+        Console(stderr=True).print(f"[red]inferscale bench: {escape(line)}[/red]", soft_wrap=True)
+    if complaints:
+        raise typer.Exit(1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
+from rich.console import Console
 
 from inferscale_server.config import ENV_PREFIX, ServerConfig, load_config
 
@@ -51,7 +53,34 @@ def run(config: ServerConfig, vllm_args: list[str]) -> None:
     """Serve until stopped."""
     from inferscale_server.engine.launch import serve
 
-    serve(config, vllm_args)
+    with StartProgress() as progress:
+        serve(config, vllm_args, progress)
+
+
+class StartProgress:
+    """A spinner with the current stage on a terminal, one line a stage elsewhere; quiet once the server is ready."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._status = self._console.status("starting")
+        self._began = time.monotonic()
+
+    def __enter__(self) -> StartProgress:
+        self._status.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._status.stop()
+
+    def stage(self, text: str) -> None:
+        """This begins now."""
+        self._console.print(f"{time.monotonic() - self._began:5.1f} s  {text}")
+        self._status.update(text)
+
+    def ready(self, text: str) -> None:
+        """The start is over."""
+        self._status.stop()
+        self._console.print(f"{time.monotonic() - self._began:5.1f} s  {text}")
 
 
 def _help() -> str:

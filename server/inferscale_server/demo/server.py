@@ -27,7 +27,9 @@ Report = Callable[[str], None]
 
 
 @contextmanager
-def running_server(data: Path, log: Path, vllm_args: Sequence[str], report: Report) -> Iterator[InferScaleClient]:
+def running_server(
+    data: Path, log: Path, vllm_args: Sequence[str], report: Report, model: str | None = None
+) -> Iterator[InferScaleClient]:
     """A client for a server that is ready; the server is stopped on leaving, however the body ends.
 
     Raises StartupError with the last line of the server's log when it does not come up.
@@ -38,7 +40,7 @@ def running_server(data: Path, log: Path, vllm_args: Sequence[str], report: Repo
     with log.open("wb") as output:
         # A session of its own: Ctrl-C reaches us alone, and we stop it in order.
         process = subprocess.Popen(
-            serve_command(port, data, vllm_args),
+            serve_command(port, data, vllm_args, model),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -53,9 +55,9 @@ def running_server(data: Path, log: Path, vllm_args: Sequence[str], report: Repo
         stop(process)
 
 
-def serve_command(port: int, data: Path, vllm_args: Sequence[str]) -> list[str]:
-    """The command line that serves the embedded model from `data`."""
-    ours = ["serve", "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(data)]
+def serve_command(port: int, data: Path, vllm_args: Sequence[str], model: str | None = None) -> list[str]:
+    """The command line that serves `model`, or the embedded one, with the facts in `data`."""
+    ours = ["serve", *([model] if model else []), "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(data)]
     return [sys.executable, "-m", "inferscale_server.cli", *ours, *(["--", *vllm_args] if vllm_args else [])]
 
 

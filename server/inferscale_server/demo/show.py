@@ -53,20 +53,6 @@ def run(out: Path, vllm_args: Sequence[str] = ()) -> bool:
     return not found
 
 
-def run_ttft(questions: int, vllm_args: Sequence[str] = ()) -> list[ttft.Row]:
-    """Only time the first token, over so many questions, and print the table. Raises as `run` does."""
-    console = Console()
-    memories = load_memories()
-    with (
-        tempfile.TemporaryDirectory(prefix="inferscale-bench-") as logs,
-        console.status("starting the server") as status,
-        loaded_server(memories, Path(logs) / "server.log", vllm_args, status.update) as client,
-    ):
-        timings = time_all(client, memories, status.update, questions)
-    console.print(timing_table(timings))
-    return timings
-
-
 @contextmanager
 def loaded_server(
     memories: Sequence[Memory], log: Path, vllm_args: Sequence[str], tell: Report

@@ -8,12 +8,13 @@ import os
 import secrets
 import socket
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.errors import ConfigError, ModelUnavailable, PortInUse, StartupError
+from inferscale_server.facts import FactStore
 from inferscale_server.models import resolve_model
 
 logger = logging.getLogger(__name__)
@@ -26,16 +27,34 @@ SERVED_NAME_DEFAULT = "smollm2-135m-instruct"
 GIB = 1 << 30
 
 
-def serve(config: ServerConfig, vllm_args: Sequence[str], report: Callable[[str], None] = print) -> None:
+class StartReport(Protocol):
+    """Who is told how far the start is."""
+
+    def stage(self, text: str) -> None:
+        """This begins now, and takes a while."""
+
+    def ready(self, text: str) -> None:
+        """The server takes requests."""
+
+
+def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartupError with one line for whatever keeps it from starting."""
     check_port(config.host, config.port)
-    DataFolder.hold(config.data_path).release()  # fail now, not after the model has loaded
-    report("preparing the model")
-    model = str(resolve_model(config.model, config.cache_path, report))
+    check_stores(config)
+    report.stage("preparing the model")
+    model = str(resolve_model(config.model, config.cache_path, report.stage))
     prepare_environment(os.environ)
+    report.stage("reading the model's configuration")
     args = build_args(config, model, vllm_args)
-    report(f"loading {args.served_model_name[0]} into vLLM and warming up (about a minute on a CPU)")
+    args.start_report = report
+    report.stage(f"loading {args.served_model_name[0]} into vLLM and warming up (about a minute on a CPU)")
     run(args)
+
+
+def check_stores(config: ServerConfig) -> None:
+    """Fail now and not after the model has loaded: data folder in use or unwritable, fact store corrupt or too new."""
+    with DataFolder.hold(config.data_path):
+        FactStore(config.facts_path).close()
 
 
 def check_port(host: str, port: int) -> None:

@@ -75,8 +75,14 @@ class InferScalePlugin:
         door.install()
         max_model_len = engine_client.vllm_config.model_config.max_model_len
         self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, max_model_len)
+        report = getattr(args, "start_report", None)
+        if report is not None:
+            report.stage("encoding the default header and passing the gate")
         await self._pass_gate(brain, door, str(engine_client.vllm_config.model_config.dtype).removeprefix("torch."))
         brain.start_encoding()
+        if report is not None:
+            mode = "text" if brain.support.refusals else "KV"
+            report.ready(f"ready: http://{config.host}:{config.port} serves {brain.model_name}, memory as {mode}")
 
     async def aclose(self) -> None:
         """End background work and close the stores."""

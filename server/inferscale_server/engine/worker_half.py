@@ -19,6 +19,7 @@ from inferscale_server.command import Extent, rows_of
 from inferscale_server.engine.capture import Tap
 from inferscale_server.engine.scheduler_half import Load, StepCommands
 from inferscale_server.engine.slab import Slab
+from inferscale_server.engine.tapped import TappedLayer
 from inferscale_server.rotary import gather_rotated
 
 if TYPE_CHECKING:
@@ -57,11 +58,17 @@ class WorkerHalf:
         if report.refusals or self.slab is not None:
             return report
         device = report.layers[0].attention.kv_cache.device
-        self.slab = Slab(report.layers, self.slab_rows, vllm_config.model_config.dtype, device)
+        self.attach_layers(report.layers, vllm_config.model_config.dtype, device, compiled)
+        return report
+
+    def attach_layers(
+        self, layers: list[TappedLayer], dtype: torch.dtype, device: torch.device, compiled: bool
+    ) -> None:
+        """Allocate the slab for these layers, tap their cache writes, compile."""
+        self.slab = Slab(layers, self.slab_rows, dtype, device)
         self.tap = Tap(self.slab, lambda error: self.failed("capture", error))
         if compiled:
             self._compile(self.slab)
-        return report
 
     def begin(self, commands: StepCommands) -> None:
         """Before the forward: arm the tap for the tokens of this step that are wanted."""

@@ -1,0 +1,66 @@
+"""What the benchmarks draw; matplotlib is imported when something is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferscale_server.bench.agreement import LOGPROB_BELOW, Agreement
+from inferscale_server.bench.cell import Cell
+from inferscale_server.bench.encoding import Mark
+from inferscale_server.bench.probe import MODES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_ttft(cells: Sequence[Cell], file: Path) -> None:
+    """A line a mode: facts against median milliseconds, up to the 90th percentile as a whisker."""
+
+    def draw(axes: Axes) -> None:
+        for mode in MODES:
+            line = [cell for cell in cells if cell.mode == mode]
+            medians = [cell.ttft_ms for cell in line]
+            above = [cell.ttft_p90_ms - cell.ttft_ms for cell in line]
+            axes.errorbar([cell.k for cell in line], medians, yerr=([0.0] * len(line), above), marker="o", label=mode)
+        axes.set(xlabel="facts recalled", ylabel="time to first token, ms (median, p90)", ylim=(0, None))
+        axes.legend()
+
+    _save(draw, file)
+
+
+def plot_encoding(marks: Sequence[Mark], file: Path) -> None:
+    """Chunks encoded, over the time since the facts were stored."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([mark.after_s for mark in marks], [mark.stored - marks[0].stored for mark in marks])
+        axes.set(xlabel="seconds since the facts were stored", ylabel="chunks encoded", ylim=(0, None))
+
+    _save(draw, file)
+
+
+def plot_agreement(agreements: Sequence[Agreement], file: Path) -> None:
+    """A point a prompt: the largest difference of a logprob, and the bound."""
+
+    def draw(axes: Axes) -> None:
+        for check in dict.fromkeys(one.check for one in agreements):
+            differences = [one.difference for one in agreements if one.check == check]
+            axes.plot(range(1, len(differences) + 1), differences, "o", label=check)
+        axes.axhline(LOGPROB_BELOW, color="gray", linestyle="--", label="bound")
+        # Linear below what float32 can tell apart, since two answers may well be equal.
+        axes.set_yscale("symlog", linthresh=1e-7)
+        axes.set(xlabel="prompt", ylabel="largest difference of a logprob")
+        axes.legend()
+
+    _save(draw, file)
+
+
+def _save(draw: Callable[[Axes], None], file: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    draw(axes)
+    axes.grid(alpha=0.3)
+    figure.savefig(file, dpi=120)

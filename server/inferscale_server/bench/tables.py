@@ -1,0 +1,85 @@
+"""What the benchmarks print. Pure: values in, rich tables out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from rich.markup import escape
+from rich.table import Table
+
+from inferscale_server.bench.agreement import LOGPROB_BELOW, Agreement
+from inferscale_server.bench.cell import Cell, Ratio
+from inferscale_server.bench.encoding import Encoding
+from inferscale_server.bench.sample import STAGES
+
+YES, NO = "[green]yes[/green]", "[red]no[/red]"
+
+
+def encoding_table(encoding: Encoding) -> Table:
+    """How long a conversation took."""
+    table = Table("facts", "tokens", "stored in s", "encoded in s", "facts/s", "tokens/s", title="Encoding")
+    table.add_row(
+        str(encoding.facts),
+        str(encoding.tokens),
+        f"{encoding.store_s:.1f}",
+        f"{encoding.encode_s:.1f}",
+        f"{encoding.facts_per_s:.1f}",
+        f"{encoding.tokens_per_s:.0f}",
+    )
+    return table
+
+
+def ttft_table(cells: Iterable[Cell]) -> Table:
+    """Time to first token per number of facts and mode; `tokens` are the memory's, `computed` the whole prompt's."""
+    heads = ("facts", "memory", "median ms", "p90 ms", "answers", "tokens", "computed", "injected")
+    table = Table(*heads, title="Time to first token, over HTTP")
+    for cell in cells:
+        injected = f"{cell.injected_share:.1%}" if cell.mode == "kv" else ""
+        counts = (str(cell.samples), str(cell.memory_tokens), str(cell.prefilled_tokens), injected)
+        table.add_row(str(cell.k), cell.mode, f"{cell.ttft_ms:.0f}", f"{cell.ttft_p90_ms:.0f}", *counts)
+    return table
+
+
+def ratio_table(ratios: Iterable[Ratio]) -> Table:
+    """Ratios beside their bounds."""
+    table = Table("ratio of medians", "measured", "wanted", "met", title="Ratios")
+    for ratio in ratios:
+        table.add_row(escape(ratio.name), f"{ratio.value:.2f}", ratio.wanted, YES if ratio.met else NO)
+    return table
+
+
+def breakdown_table(cells: Iterable[Cell]) -> Table:
+    """Median milliseconds of each stage, as the server says, and what is left of the client's time."""
+    columns = [*STAGES[:-1], "engine", "outside", "client"]
+    table = Table("facts", "memory", *columns, title="Where the time goes (ms)")
+    for cell in cells:
+        stages = [cell.stages_ms[stage] for stage in STAGES]
+        table.add_row(str(cell.k), cell.mode, *(f"{ms:.1f}" for ms in (*stages, cell.outside_ms, cell.ttft_ms)))
+    return table
+
+
+def agreement_table(agreements: Sequence[Agreement]) -> Table:
+    """Per kind of comparison: prompts, identical tokens, and the differences of logprobs."""
+    heads = (
+        "compared",
+        "prompts",
+        "tokens",
+        "identical",
+        "largest difference",
+        "median",
+        f"all below {LOGPROB_BELOW:g}",
+    )
+    table = Table(*heads, title="Greedy answers, and differences of logprobs")
+    by_check: defaultdict[str, list[Agreement]] = defaultdict(list)
+    for one in agreements:
+        by_check[one.check].append(one)
+    for check, of_check in by_check.items():
+        tokens = sum(one.tokens for one in of_check)
+        identical = sum(one.identical_tokens for one in of_check)
+        differences = [one.difference for one in of_check]
+        held = YES if all(one.holds for one in of_check) else NO
+        numbers = (str(len(of_check)), str(tokens), str(identical), f"{max(differences):.1e}")
+        table.add_row(escape(check), *numbers, f"{median(differences):.1e}", held)
+    return table

@@ -1,0 +1,138 @@
+"""A real HTTP server that behaves like InferScale towards the benchmarks. No model behind it.
+
+Facts are encoded one a status call, contexts on their second use; every question recalls facts of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+TOKENS_A_FACT = 10
+FRAME_TOKENS = 40
+
+
+@dataclass
+class SmallServer:
+    """State and faults. `never_injects` serves kv as text; `kv_shift` is added to the logprobs of kv answers."""
+
+    url: str = ""
+    refusals: list[str] = field(default_factory=list)
+    never_injects: bool = False
+    kv_shift: float = 0.0
+    failed: int = 0
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    pending: int = 0
+    stored: int = 0
+    contexts: set[str] = field(default_factory=set)
+    chats: list[dict[str, Any]] = field(default_factory=list)
+
+    def status(self) -> dict[str, Any]:
+        """One more chunk is encoded each time that it is asked for."""
+        done = min(self.pending, 1)
+        self.pending, self.stored = self.pending - done, self.stored + done
+        results = {"stored": self.stored, "failed": self.failed if self.stored else 0}
+        return {
+            "model": "tiny",
+            "kv": {"enabled": not self.refusals, "refusals": self.refusals, "backend": "NONE"},
+            "encoding": {"queued": self.pending, "running": 0, "results": results},
+        }
+
+    def add(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Store facts and queue them."""
+        self.facts += facts
+        self.pending += len(facts)
+        return {"results": [{"id": str(at), "text": fact["text"], "status": "stored"} for at, fact in enumerate(facts)]}
+
+    def use(self, asked: dict[str, Any], question: str) -> dict[str, Any]:
+        """The answer's `inferscale` field."""
+        self.chats.append({**asked, "question": question})
+        mode, tokens = asked["mode"], TOKENS_A_FACT * asked.get("k", 1)
+        context = "".join(asked.get("context", []))
+        encoded = not self.never_injects and (not context or context in self.contexts)
+        self.contexts.add(context)
+        served = "text" if mode == "kv" and not encoded else mode
+        memory = 0 if served == "off" else tokens
+        injected = memory if served == "kv" else 0
+        return {
+            "mode": served,
+            "reason": "encoded" if encoded else "nothing_encoded",
+            "facts": [] if context else [{"id": f"{question} {at}", "score": 0.5} for at in range(asked.get("k", 0))],
+            "injected_tokens": injected,
+            "prefilled_tokens": FRAME_TOKENS + memory - injected,
+            "memory_tokens": memory,
+            "frame_tokens": FRAME_TOKENS,
+            "kv_source": {"device": injected, "host": 0, "disk": 0, "text": memory - injected},
+            "timings_ms": {"embed": 0.01, "search": 0.01, "plan": 0.01, "stage": 0.0, "ttft": 0.01},
+        }
+
+    def logprobs(self, served: str) -> dict[str, Any]:
+        """Two tokens."""
+        shift = self.kv_shift if served == "kv" else 0.0
+        return {"content": [{"token": t, "logprob": -0.5 + shift, "top_logprobs": []} for t in ("Bru", "no")]}
+
+
+@contextmanager
+def small_server(**faults: Any) -> Iterator[SmallServer]:
+    """A running server, for as long as the block lasts."""
+    state = SmallServer(**faults)
+
+    class Handler(_Handler):
+        server_state = state
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_state: SmallServer
+
+    def do_GET(self) -> None:
+        state = self.server_state
+        if self.path == "/v1/inferscale/status":
+            self._json(state.status())
+        elif self.path.endswith("/footprint"):
+            self._json({"facts": len(state.facts), "tokens": TOKENS_A_FACT * len(state.facts), "bytes": {}})
+        else:
+            self.send_error(404)
+
+    def do_POST(self) -> None:
+        state, sent = self.server_state, json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/v1/memories":
+            self._json(state.add(sent["facts"]))
+            return
+        use = state.use(sent["inferscale"]["memory"], sent["messages"][-1]["content"])
+        if sent.get("stream"):
+            pieces = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in ("Bru", "no")]
+            last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "inferscale": use}
+            events = [f"data: {json.dumps(event)}\n\n" for event in (*pieces, last)] + ["data: [DONE]\n\n"]
+            self._send("text/event-stream", "".join(events).encode())
+        else:
+            choice = {"index": 0, "message": {"content": "Bruno"}, "logprobs": state.logprobs(use["mode"])}
+            self._json({"choices": [choice], "inferscale": use})
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent."""
+
+    def _json(self, body: object) -> None:
+        self._send("application/json", json.dumps(body).encode())
+
+    def _send(self, kind: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

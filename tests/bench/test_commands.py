@@ -1,0 +1,151 @@
+"""`inferscale bench` from the command line to its exit code, against a small server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from inferscale_server.bench import encoding
+from inferscale_server.bench.probe import FACT_COUNTS, MODES
+from inferscale_server.cli import main
+from inferscale_server.limits import MAX_FACT_CHARS
+from tests.bench.invented import long_session, write
+from tests.bench.small_server import SmallServer, small_server
+
+Run = Callable[..., int]
+LOAVES = 45
+FACTS = 5 + LOAVES
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run one benchmark on the invented conversation; returns its exit code."""
+    monkeypatch.setattr(encoding, "POLL_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "conversations").mkdir()
+    data = str(write(tmp_path / "conversations", changed=long_session(LOAVES)))
+
+    def run(server: SmallServer, *argv: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", *argv, "--data", data, "--base-url", server.url])
+        assert isinstance(ended.value.code, int)
+        return ended.value.code
+
+    return run
+
+
+def test_ttft_times_every_cell_and_leaves_figures_and_plot(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures, plot = tmp_path / "ttft.json", tmp_path / "ttft.svg"
+    with small_server() as server:
+        options = ("--questions", "2", "--breakdown", "--json", str(figures), "--plot", str(plot))
+        assert run(server, "ttft", *options) == 0
+    read = json.loads(figures.read_text())
+    assert [(cell["k"], cell["mode"], cell["samples"]) for cell in read["cells"]] == [
+        (k, mode, 2) for k in FACT_COUNTS for mode in MODES
+    ]
+    assert read["complaints"] == [] and len(read["ratios"]) == 3
+    assert read["machine"]["model"] == "tiny" and read["encoding"]["facts"] == FACTS
+    assert "<svg" in plot.read_text()
+    out = capsys.readouterr().out
+    assert all(title in out for title in ("Encoding", "Time to first token", "Ratios", "Where the time goes"))
+
+
+def test_ttft_loads_no_more_facts_than_it_was_told(run: Run) -> None:
+    with small_server() as server:
+        assert run(server, "ttft", "--questions", "1", "--limit", "5") == 0
+    assert [fact["text"] for fact in server.facts[:2]] == ["Ilse built a canoe.", "Ilse paddles at dawn."]
+    assert len(server.facts) == 5
+    said_at = datetime(2023, 5, 8, 13, 56, tzinfo=UTC).timestamp()
+    assert (server.facts[0]["speaker"], server.facts[0]["timestamp"]) == ("Ilse", said_at)
+
+
+def test_ttft_does_not_count_the_warm_up(run: Run, tmp_path: Path) -> None:
+    with small_server() as server:
+        assert run(server, "ttft", "--questions", "1", "--json", str(tmp_path / "f.json")) == 0
+    samples = json.loads((tmp_path / "f.json").read_text())["samples"]
+    assert len(samples) == len(FACT_COUNTS) * len(MODES) == len(server.chats) // 2
+
+
+def test_memory_that_is_not_injected_fails_the_ttft_benchmark(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_server(never_injects=True) as server:
+        assert run(server, "ttft", "--questions", "1") == 1
+    error = capsys.readouterr().err
+    assert "only 0.0% of the memory tokens were injected at k = 50" in error
+    assert "kv with k = 5 as text (nothing_encoded)" in error
+
+
+def test_encode_reports_facts_and_tokens_a_second(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures, plot = tmp_path / "f.json", tmp_path / "p.png"
+    with small_server() as server:
+        assert run(server, "encode", "--json", str(figures), "--plot", str(plot)) == 0
+    read = json.loads(figures.read_text())
+    assert (read["facts"], read["tokens"], read["results"]) == (FACTS, 10 * FACTS, {"stored": FACTS})
+    assert read["facts_per_s"] == pytest.approx(FACTS / read["encode_s"])
+    assert [mark["pending"] for mark in read["marks"]] == [*range(FACTS - 1, -1, -1)]
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "facts/s" in capsys.readouterr().out
+
+
+def test_chunks_that_failed_fail_the_encode_benchmark(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_server(failed=2) as server:
+        assert run(server, "encode") == 1
+    assert "2 chunks were not encoded" in capsys.readouterr().err
+
+
+def test_equivalence_holds_for_equal_answers(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures, plot = tmp_path / "f.json", tmp_path / "p.png"
+    with small_server() as server:
+        assert run(server, "equivalence", "--json", str(figures), "--plot", str(plot)) == 0
+    agreements = json.loads(figures.read_text())["agreements"]
+    assert [one["check"] for one in agreements] == ["kv against text", "kv, second time"] * 4
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "no" not in capsys.readouterr().out.split()
+
+
+def test_equivalence_asks_about_one_text_that_holds_the_memory_of_a_user_without_facts(run: Run) -> None:
+    with small_server() as server:
+        assert run(server, "equivalence", "--questions", "2") == 0
+    assert server.facts == []
+    contexts = {tuple(chat["context"]) for chat in server.chats}
+    ((memory,),) = contexts
+    assert memory.startswith("- [8 May 2023] Ilse: Ilse built a canoe.") and "4 January 2024" in memory
+    assert len(memory) <= MAX_FACT_CHARS
+    assert [chat["mode"] for chat in server.chats] == ["kv", "kv", *["text", "kv", "kv"] * 2]
+
+
+def test_probabilities_that_differ_fail_the_equivalence_benchmark(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_server(kv_shift=0.01) as server:
+        assert run(server, "equivalence", "--questions", "1") == 1
+    assert "2 of 2 tokens identical, logprobs differ by 1.0e-02: What did Ilse build?" in capsys.readouterr().err
+
+
+def test_a_memory_that_is_not_encoded_as_one_chunk_is_one_line(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_server(never_injects=True) as server:
+        assert run(server, "equivalence", "--questions", "1") == 2
+    error = capsys.readouterr().err
+    assert "not encoded as one chunk (nothing_encoded" in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["ttft", "encode", "equivalence"])
+def test_a_server_that_cannot_inject_is_not_measured(
+    run: Run, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with small_server(refusals=["ALiBi positions"]) as server:
+        assert run(server, command) == 2
+    assert server.chats == server.facts == []
+    assert capsys.readouterr().err == "inferscale: this server does not inject KV: ALiBi positions\n"
+
+
+def test_a_folder_without_conversations_is_one_line_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "ttft", "--data", str(tmp_path)])
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,147 @@
+"""A fake serving engine for the encoder, and the small world around it: words as tokens, facts in a dictionary."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inferscale_server.catalog import Catalog, Chunk, ChunkKey
+from inferscale_server.command import SPARE_TOKENS, Command, Extent, rows_of
+from inferscale_server.encode import Encoder, Job
+from inferscale_server.recipe import Primer, Recipe
+from inferscale_server.types import Fact, Owner
+
+from .builders import ALICE
+
+HEADER_IDS = (1, 2, 3, 4)
+HEADER = Job(ChunkKey("header", Owner("local", ""), "default"), HEADER_IDS)
+
+
+class WordTokenizer:
+    """One token a word; equal words are equal tokens. What LineTokenizer is to the encoder, without a model."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, int] = {}
+
+    def __call__(self, line: str) -> tuple[int, ...]:
+        return tuple(self._words.setdefault(word, 100 + len(self._words)) for word in line.split())
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One encode request as the engine got it: what stood before the captured tokens, and those."""
+
+    before: tuple[int, ...]
+    own: tuple[int, ...]
+    command: Command
+
+
+@dataclass
+class FakeEngine:
+    """Captures everything, at once, into a dictionary of rows; `refuses(encoded)` leaves a capture incomplete.
+
+    `during` runs inside each encode request: the place to delete something that is being encoded.
+    """
+
+    rows: dict[int, tuple[int, int]] = field(default_factory=dict)  # row -> (stamp, token)
+    requests: list[Encoded] = field(default_factory=list)
+    refuses: Callable[[Encoded], bool] = lambda encoded: False
+    during: Callable[[Encoded], None] = lambda encoded: None
+    fail: Exception | None = None
+    most_at_once: int = 0
+    _running: int = 0
+
+    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
+        assert command.capture is not None
+        start, length = command.capture.start, command.capture.length
+        own = tuple(prompt_ids[start : start + length])
+        assert len(prompt_ids) == start + length + SPARE_TOKENS
+        encoded = Encoded(tuple(prompt_ids[:start]), own, command)
+        self._check_injection(encoded)
+        self.requests.append(encoded)
+        self._running += 1
+        self.most_at_once = max(self.most_at_once, self._running)
+        await asyncio.sleep(0)
+        self.during(encoded)
+        self._running -= 1
+        if self.fail is not None:
+            raise self.fail
+        if not self.refuses(encoded):
+            for row, token in zip(rows_of(command.capture.extents), own, strict=True):
+                self.rows[row] = (command.capture.stamp, token)
+
+    async def captured(self, attempts: Sequence[tuple[int, tuple[Extent, ...]]]) -> list[bool]:
+        return [all(self.rows.get(row, (0, 0))[0] == stamp for row in rows_of(ext)) for stamp, ext in attempts]
+
+    async def wipe(self, extents: Sequence[Extent]) -> None:
+        for row in rows_of(extents):
+            self.rows.pop(row, None)
+
+    def tokens_of(self, chunk: Chunk) -> tuple[int, ...]:
+        """What the slab holds for a chunk."""
+        return tuple(self.rows[row][1] for row in rows_of(chunk.extents))
+
+    def _check_injection(self, encoded: Encoded) -> None:
+        """The engine reads the rows that the prefix is said to lie in: they must still hold it."""
+        injection = encoded.command.injection
+        before = () if injection is None else injection.token_ids
+        assert before == encoded.before, "a prefix that is not injected would be computed again"
+        if injection is not None:
+            assert tuple(self.rows[row][1] for row in rows_of(injection.extents)) == before
+
+
+@dataclass
+class World:
+    """An encoder with everything around it."""
+
+    catalog: Catalog
+    engine: FakeEngine
+    encoder: Encoder
+    tokenize: WordTokenizer
+    facts: dict[Owner, list[Fact]]
+
+    def add(self, *facts: Fact) -> None:
+        """Store facts and tell the encoder, as the memory service does."""
+        for fact in facts:
+            self.facts.setdefault(fact.owner, []).append(fact)
+        self.encoder.added(facts[0].owner, facts)
+
+    def delete(self, fact: Fact) -> None:
+        """Forget one fact."""
+        self.facts[fact.owner].remove(fact)
+        self.encoder.forgotten(fact.owner, (fact.id,))
+
+    def delete_owner(self, owner: Owner) -> None:
+        """Forget everything of an owner."""
+        self.facts.pop(owner, None)
+        self.encoder.owner_forgotten(owner)
+
+    def chunk(self, fact: Fact) -> Chunk | None:
+        """The fact's chunk, if it is encoded."""
+        return self.catalog.get(ChunkKey("fact", fact.owner, fact.id))
+
+    def primers(self, owner: Owner = ALICE) -> list[Chunk]:
+        """The owner's primer chunks."""
+        return [chunk for chunk in self.catalog.of(owner) if chunk.key.kind == "primer"]
+
+    def requests_for(self, fact: Fact) -> list[Encoded]:
+        """Encode requests that captured exactly this fact."""
+        own = self.encoder.job_of(fact).token_ids
+        return [encoded for encoded in self.engine.requests if encoded.own == own]
+
+
+def world(rows: int = 1_000, recipe: Recipe | None = None, max_model_len: int = 500, **engine: Any) -> World:
+    """A world with no facts; the recipe is a primer of 3 facts unless told."""
+    catalog, fake, tokenize, facts = Catalog(rows, "f"), FakeEngine(**engine), WordTokenizer(), {}
+    encoder = Encoder(
+        catalog,
+        Primer(3) if recipe is None else recipe,
+        fake,
+        tokenize,  # type: ignore[arg-type]
+        HEADER,
+        lambda owner: tuple(facts.get(owner, ())),
+        max_model_len,
+    )
+    return World(catalog, fake, encoder, tokenize, facts)

@@ -1,0 +1,371 @@
+"""The encoder on a fake engine: what is encoded behind what, how often it is tried, and that the forgotten stays so."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from inferscale_server.catalog import ChunkKey
+from inferscale_server.command import rows_of
+from inferscale_server.encode import BATCH, MAX_TRIES, Job
+from inferscale_server.recipe import Isolated
+
+from .builders import ALICE, BOB, fact
+from .engines import HEADER, HEADER_IDS, Encoded, world
+
+
+def facts(count: int, owner=ALICE):  # type: ignore[no-untyped-def]
+    return [fact(number, owner=owner) for number in range(count)]
+
+
+def context(name: str, *token_ids: int, owner=ALICE) -> Job:  # type: ignore[no-untyped-def]
+    return Job(ChunkKey("context", owner, name), token_ids)
+
+
+async def test_every_fact_is_encoded_behind_header_and_primer_and_never_behind_its_own_copy() -> None:
+    here, all_facts = world(), facts(9)
+    here.add(*all_facts)
+    await here.encoder.drain()
+    for number, each in enumerate(all_facts):
+        before = (here.encoder.job_of(other).token_ids for other in all_facts[: min(number, 3)])
+        chunk, (encoded,) = here.chunk(each), here.requests_for(each)
+        assert chunk is not None and encoded.before == HEADER_IDS + sum(before, ())
+        assert chunk.behind == {f.id for f in all_facts[:3]}
+        assert here.engine.tokens_of(chunk) == chunk.token_ids == here.encoder.job_of(each).token_ids
+    assert here.encoder.queued() == here.encoder.running() == 0
+
+
+async def test_the_primer_is_encoded_once_for_all_facts_and_injected() -> None:
+    here = world()
+    here.add(*facts(20))
+    await here.encoder.drain()
+    assert sum(not encoded.before for encoded in here.engine.requests) == 2  # default header, primer
+    assert len(here.primers()) == 1 and here.catalog.pins == 0
+
+
+async def test_isolated_facts_are_encoded_alone() -> None:
+    here, all_facts = world(recipe=Isolated()), facts(4)
+    here.add(*all_facts)
+    await here.encoder.drain()
+    assert all(here.requests_for(each)[0].before == () and here.chunk(each) for each in all_facts)
+
+
+async def test_headers_and_contexts_come_before_facts() -> None:
+    here = world()
+    here.add(*facts(4))
+    here.encoder.want(ALICE, [context("c", 71, 72)])
+    await here.encoder.drain()
+    kinds = [encoded.own for encoded in here.engine.requests]
+    assert kinds[0] == HEADER_IDS
+    assert kinds.index((71, 72)) < min(kinds.index(here.encoder.job_of(f).token_ids) for f in facts(4))
+
+
+async def test_a_context_is_encoded_behind_the_owners_primer() -> None:
+    here = world()
+    here.add(*facts(3))
+    here.encoder.want(ALICE, [context("c", 71, 72)])
+    await here.encoder.drain()
+    (encoded,) = [encoded for encoded in here.engine.requests if encoded.own == (71, 72)]
+    assert encoded.before == here.primers()[0].token_ids
+
+
+async def test_owners_take_turns() -> None:
+    here = world()
+    here.add(*facts(3 * BATCH, ALICE))
+    here.add(*facts(3 * BATCH, BOB))
+    await here.encoder.drain()
+    of_alice = {here.encoder.job_of(each).token_ids for each in facts(3 * BATCH, ALICE)}
+    order = ["alice" if r.own in of_alice else "bob" for r in here.engine.requests if r.before]
+    turns = [order[start] for start in range(0, len(order), BATCH)]
+    assert turns == ["alice", "bob"] * 3
+    assert here.engine.most_at_once == BATCH
+
+
+async def test_a_grown_primer_encodes_older_facts_again_while_their_old_kv_serves() -> None:
+    here, all_facts = world(), facts(2)
+    here.add(all_facts[0])
+    await here.encoder.drain()
+    first = here.chunk(all_facts[0])
+    assert first is not None and first.behind == {all_facts[0].id}
+    missing: list[bool] = []
+    here.engine.during = lambda encoded: missing.append(here.chunk(all_facts[0]) is None)
+    here.add(all_facts[1])
+    await here.encoder.drain()
+    for each in all_facts:
+        chunk = here.chunk(each)
+        assert chunk is not None and chunk.behind == {f.id for f in all_facts}
+    assert missing and not any(missing) and len(here.primers()) == 1
+
+
+# Tries
+
+
+@pytest.mark.parametrize("failures", range(MAX_TRIES + 2))
+async def test_an_incomplete_capture_is_tried_again_at_most_three_times(failures: int) -> None:
+    here, all_facts = world(), facts(4)
+    victim = here.encoder.job_of(all_facts[3]).token_ids
+    here.engine.refuses = lambda encoded: encoded.own == victim and len(here.requests_for(all_facts[3])) <= failures
+    here.add(*all_facts)
+    await here.encoder.drain()
+    assert len(here.requests_for(all_facts[3])) == min(failures + 1, MAX_TRIES)
+    assert (here.chunk(all_facts[3]) is not None) == (failures < MAX_TRIES)
+    assert all(here.chunk(each) is not None for each in all_facts[:3]) and here.encoder.queued() == 0
+
+
+async def test_an_incomplete_capture_is_tried_under_a_new_stamp_and_its_rows_come_back() -> None:
+    here = world(refuses=lambda encoded: encoded.own != HEADER_IDS, recipe=Isolated())
+    here.add(*facts(1))
+    await here.encoder.drain()
+    stamps = [r.command.capture.stamp for r in here.engine.requests if r.command.capture]
+    assert len(set(stamps)) == len(stamps) == 1 + MAX_TRIES
+    assert here.catalog.rows_used == len(HEADER_IDS)
+
+
+async def test_a_fact_that_was_given_up_is_not_tried_again_when_a_chat_wants_it() -> None:
+    here, (one,) = world(refuses=lambda encoded: encoded.own != HEADER_IDS, recipe=Isolated()), facts(1)
+    here.add(one)
+    await here.encoder.drain()
+    here.encoder.want(ALICE, [here.encoder.job_of(one)])
+    await here.encoder.drain()
+    assert len(here.requests_for(one)) == MAX_TRIES
+
+
+@pytest.mark.parametrize("failures", [1, MAX_TRIES - 1, MAX_TRIES])
+async def test_an_incomplete_primer_is_tried_again(failures: int) -> None:
+    here, all_facts = world(), facts(4)
+    tries: list[Encoded] = []
+
+    def refuses(encoded: Encoded) -> bool:
+        if not encoded.before and encoded.own != HEADER_IDS:
+            tries.append(encoded)
+            return len(tries) <= failures
+        return False
+
+    here.engine.refuses = refuses
+    here.add(*all_facts)
+    await here.encoder.drain()
+    assert len(tries) == min(failures + 1, MAX_TRIES)
+    assert all((here.chunk(each) is not None) == (failures < MAX_TRIES) for each in all_facts)
+
+
+async def test_a_context_is_never_encoded_without_its_primer() -> None:
+    here = world(refuses=lambda encoded: not encoded.before and encoded.own != HEADER_IDS)
+    here.add(*facts(3))
+    here.encoder.want(ALICE, [context("c", 71, 72)])
+    await here.encoder.drain()
+    assert not [encoded for encoded in here.engine.requests if encoded.own == (71, 72)] and here.encoder.queued() == 0
+
+
+async def test_a_failing_request_does_not_take_its_neighbours_along() -> None:
+    here, all_facts = world(), facts(5)
+    victim = here.encoder.job_of(all_facts[4]).token_ids
+
+    def during(encoded: Encoded) -> None:
+        if encoded.own == victim:
+            raise RuntimeError("planted")
+
+    here.engine.during = during
+    here.add(*all_facts)
+    await here.encoder.drain()
+    assert [here.chunk(each) is not None for each in all_facts] == [True] * 4 + [False]
+    assert len(here.requests_for(all_facts[4])) == MAX_TRIES
+
+
+async def test_after_a_fault_of_the_engine_the_owner_is_still_queued() -> None:
+    here, all_facts = world(), facts(3)
+    real, broken = here.engine.captured, [True]
+
+    async def captured(attempts):  # type: ignore[no-untyped-def]
+        if broken.pop() if broken else False:
+            raise ConnectionError("planted")
+        return await real(attempts)
+
+    await here.encoder.drain()
+    here.engine.captured = captured  # type: ignore[method-assign]
+    here.add(*all_facts)
+    with pytest.raises(ConnectionError):
+        await here.encoder.drain()
+    assert here.encoder.queued() == 3 and here.encoder.running() == 0
+    await here.encoder.drain()
+    assert all(here.chunk(each) is not None for each in all_facts)
+
+
+# Forgetting
+
+
+async def test_a_fact_deleted_while_it_is_encoded_is_never_committed_and_its_rows_are_wiped() -> None:
+    here, all_facts = world(), facts(6)
+    victim = all_facts[5]
+    tokens = here.encoder.job_of(victim).token_ids
+    here.engine.during = lambda encoded: here.delete(victim) if encoded.own == tokens else None
+    here.add(*all_facts)
+    await here.encoder.drain()
+    assert here.chunk(victim) is None and len(here.requests_for(victim)) == 1
+    assert here.encoder.results["dropped"] == 1 and here.catalog.unwiped == ()
+    assert tokens[-1] not in {token for _, token in here.engine.rows.values()}
+
+
+async def test_a_fact_deleted_while_its_primer_is_encoded_is_never_encoded() -> None:
+    here, all_facts = world(), facts(6)
+    victim, rest = all_facts[5], all_facts[:5]
+    here.add(*all_facts)
+
+    def during(encoded: Encoded) -> None:
+        if not encoded.before and encoded.own != HEADER_IDS and victim in here.facts[ALICE]:
+            here.delete(victim)
+
+    here.engine.during = during
+    await here.encoder.drain()
+    assert here.requests_for(victim) == [] and here.chunk(victim) is None
+    assert all(here.chunk(each) is not None for each in rest)
+
+
+@pytest.mark.parametrize("moment", ["header", "primer", "fact"])
+async def test_an_owner_deleted_while_being_encoded_leaves_nothing(moment: str) -> None:
+    here, all_facts = world(), facts(2 * BATCH)
+    here.encoder.want(ALICE, [context("c", 71, 72)])
+    here.add(*all_facts)
+
+    def during(encoded: Encoded) -> None:
+        now = "fact" if encoded.before else "header" if encoded.own == HEADER_IDS else "primer"
+        if now == moment and ALICE in here.facts:
+            here.delete_owner(ALICE)
+
+    here.engine.during = during
+    await here.encoder.drain()
+    assert here.catalog.of(ALICE) == () and here.catalog.rows_used == len(HEADER_IDS)
+    assert len(here.engine.rows) == len(HEADER_IDS) and here.encoder.queued() == 0
+
+
+async def test_what_was_encoded_behind_a_deleted_primer_fact_is_gone_before_the_call_returns() -> None:
+    here, all_facts = world(), facts(6)
+    here.encoder.want(ALICE, [context("c", 71, 72)])
+    here.add(*all_facts)
+    await here.encoder.drain()
+    here.delete(all_facts[1])
+    assert here.catalog.of(ALICE) == () and here.encoder.queued() == 5
+    await here.encoder.drain()
+    for each in all_facts:
+        chunk = here.chunk(each)
+        assert (chunk is None) == (each is all_facts[1])
+        assert chunk is None or all_facts[1].id not in chunk.behind
+
+
+async def test_a_primer_fact_deleted_while_others_are_encoded_behind_it_spoils_them() -> None:
+    here, all_facts = world(), facts(6)
+    tokens = here.encoder.job_of(all_facts[5]).token_ids
+
+    def during(encoded: Encoded) -> None:
+        if encoded.own == tokens and all_facts[0] in here.facts[ALICE]:
+            here.delete(all_facts[0])
+
+    here.engine.during = during
+    here.add(*all_facts)
+    await here.encoder.drain()
+    seen = here.encoder.job_of(all_facts[0]).token_ids[-1]
+    for each in all_facts[1:]:
+        chunk, last = here.chunk(each), here.requests_for(each)[-1]
+        assert chunk is not None and all_facts[0].id not in chunk.behind and seen not in last.before
+
+
+async def test_deleting_a_fact_outside_the_primer_costs_no_other_fact_its_kv() -> None:
+    here, all_facts = world(), facts(6)
+    here.add(*all_facts)
+    await here.encoder.drain()
+    before = len(here.engine.requests)
+    here.delete(all_facts[4])
+    await here.encoder.drain()
+    assert len(here.engine.requests) == before and here.chunk(all_facts[5]) is not None
+
+
+async def test_one_owners_delete_leaves_the_others_kv() -> None:
+    here = world()
+    here.add(*facts(3, ALICE))
+    here.add(*facts(3, BOB))
+    await here.encoder.drain()
+    kept = here.catalog.of(BOB)
+    here.delete_owner(ALICE)
+    assert here.catalog.of(BOB) == kept and HEADER.key in here.catalog
+
+
+async def test_rows_that_a_chat_still_reads_are_wiped_when_it_ends() -> None:
+    here, (one,) = world(recipe=Isolated()), facts(1)
+    here.add(one)
+    await here.encoder.drain()
+    chunk = here.chunk(one)
+    assert chunk is not None
+    pin = here.catalog.pin([chunk])
+    here.delete(one)
+    await here.encoder.drain()
+    assert set(rows_of(chunk.extents)) <= set(here.engine.rows)
+    background = asyncio.create_task(here.encoder.run())
+    await asyncio.sleep(0)
+    pin.release()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    background.cancel()
+    with suppress(asyncio.CancelledError):
+        await background
+    assert not set(rows_of(chunk.extents)) & set(here.engine.rows) and here.catalog.unwiped == ()
+
+
+async def test_rows_stay_quarantined_when_the_wipe_fails() -> None:
+    here, (one,) = world(recipe=Isolated()), facts(1)
+    here.add(one)
+    await here.encoder.drain()
+    used, real = here.catalog.rows_used, here.engine.wipe
+
+    async def wipe(extents):  # type: ignore[no-untyped-def]
+        raise ConnectionError("planted")
+
+    here.engine.wipe = wipe  # type: ignore[method-assign]
+    here.delete(one)
+    with pytest.raises(ConnectionError):
+        await here.encoder.drain()
+    assert here.catalog.rows_used == used
+    here.engine.wipe = real  # type: ignore[method-assign]
+    await here.encoder.drain()
+    assert here.catalog.rows_used == len(HEADER_IDS)
+
+
+# Room
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 6, 12, 15, 18, 21, 30, 45])
+async def test_a_slab_too_small_for_all_ends_with_what_fits(rows: int) -> None:
+    here = world(rows=rows)
+    here.add(*facts(8))
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    here.encoder.want(ALICE, [here.encoder.job_of(each) for each in facts(8)])
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    assert here.catalog.rows_used <= rows and here.encoder.running() == 0
+
+
+async def test_background_encoding_evicts_nobody_and_a_chats_wish_does() -> None:
+    here = world(rows=4 + 9, recipe=Isolated())
+    everything = facts(3)
+    here.add(*everything)
+    await here.encoder.drain()
+    kept = [each for each in everything if here.chunk(each) is not None]
+    (left,) = [each for each in everything if each not in kept]
+    assert len(kept) == 2
+    here.encoder.want(ALICE, [here.encoder.job_of(left)])
+    await here.encoder.drain()
+    assert here.chunk(left) is not None and here.chunk(kept[1]) is not None and here.chunk(kept[0]) is None
+
+
+async def test_a_fact_too_long_for_the_model_is_left_as_text() -> None:
+    here, long = world(max_model_len=40), fact(0, " ".join(f"word{n}" for n in range(60)))
+    here.add(long, fact(1))
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    assert here.chunk(long) is None and here.chunk(fact(1)) is not None
+    assert here.encoder.results["failed"] == 1
+
+
+async def test_a_fact_too_long_for_the_primer_is_encoded_once_and_not_over_and_over() -> None:
+    here, long = world(max_model_len=60), fact(0, " ".join(f"word{n}" for n in range(40)))
+    here.add(long)
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    assert here.chunk(long) is not None and len(here.requests_for(long)) == 1
