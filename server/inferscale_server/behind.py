@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inferscale_server.catalog import Chunk
-from inferscale_server.command import Extent, Injection
+from inferscale_server.command import Injection
+from inferscale_server.extents import first_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,4 @@ class EncodedPrimer:
         """All of it, or what stands before the fact's own line."""
         span = self.text.spans.get(fact_id)
         length = len(self.chunk.token_ids) if span is None else span.start
-        return Injection(self.chunk.token_ids[:length], first(self.chunk.extents, length))
-
-
-def first(extents: Sequence[Extent], length: int) -> tuple[Extent, ...]:
-    """The rows of the first `length` tokens of a chunk that lies in `extents`."""
-    found = []
-    for extent in extents:
-        part = min(extent.length, length)
-        if part > 0:
-            found.append(Extent(extent.row, part))
-        length -= part
-    return tuple(found)
+        return Injection(self.chunk.token_ids[:length], first_rows(self.chunk.extents, length))

@@ -6,7 +6,7 @@ Pure bookkeeping; refuses to know what lies in the rows.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from inferscale_server.command import Extent
 
@@ -59,3 +59,14 @@ class FreeRows:
         self._free[at : at + 1] = [rest] if rest.length else []
         self.count -= length
         return Extent(extent.row, length)
+
+
+def first_rows(extents: Sequence[Extent], length: int) -> tuple[Extent, ...]:
+    """The rows of the first `length` tokens of what lies in `extents`."""
+    found = []
+    for extent in extents:
+        part = min(extent.length, length)
+        if part > 0:
+            found.append(Extent(extent.row, part))
+        length -= part
+    return tuple(found)

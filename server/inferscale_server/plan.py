@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferscale_server.behind import first
 from inferscale_server.catalog import Chunk
 from inferscale_server.command import Injection
+from inferscale_server.extents import first_rows
 from inferscale_server.types import Mode, ServedMode
 
 
@@ -76,7 +76,7 @@ def plan_memory(
     """
     ready = [line for line in reversed(lines) if line.chunk is not None]
     waiting = [line for line in reversed(lines) if line.chunk is None]
-    reason = _text_reason(mode, kv_refusal, header, ready)
+    reason = _text_reason(mode, kv_refusal, header, ready, waiting)
     if reason is not None:
         return _plan("text", reason, frame, [*reversed(lines)], (), tail)
     assert header is not None
@@ -84,14 +84,22 @@ def plan_memory(
     return _plan("kv", "partly_encoded" if waiting else "encoded", frame, [*ready, *waiting], chunks, tail)
 
 
-def _text_reason(mode: Mode, refusal: str | None, header: Chunk | None, ready: Sequence[MemoryLine]) -> str | None:
+def _text_reason(
+    mode: Mode,
+    refusal: str | None,
+    header: Chunk | None,
+    ready: Sequence[MemoryLine],
+    waiting: Sequence[MemoryLine],
+) -> str | None:
     if mode == "text":
         return "requested"
     if refusal is not None:
         return refusal
     if header is None:
         return "header_not_encoded"
-    return None if ready else "nothing_encoded"
+    if ready:
+        return None
+    return "nothing_encoded" if waiting else "no_room"
 
 
 def _plan(
@@ -115,7 +123,7 @@ def _injection(chunks: Sequence[Chunk], at_most: int) -> Injection:
     """The catalog's own token ids and rows, cut to `at_most` tokens; the engine compares them with the prompt's."""
     token_ids = [token for chunk in chunks for token in chunk.token_ids][:at_most]
     extents = [extent for chunk in chunks for extent in chunk.extents]
-    return Injection(tuple(token_ids), first(extents, len(token_ids)))
+    return Injection(tuple(token_ids), first_rows(extents, len(token_ids)))
 
 
 def _digest(chunks: Sequence[Chunk], injection: Injection | None) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inferscale_server.edge.json_body import parse_object
 from inferscale_server.errors import InvalidRequest, TooLarge
-from inferscale_server.limits import MAX_JSON_VALUES, MAX_JSON_DEPTH
+from inferscale_server.limits import MAX_JSON_DEPTH, MAX_JSON_VALUES
 from tests.edge.asgi import FEW
 
 BAD_BODIES = {

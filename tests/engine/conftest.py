@@ -1,7 +1,7 @@
 """One real vLLM engine with the real app in this process, for all tests of this folder.
 
-SmolLM2-135M in float32, blocks of 32 tokens and a pool of 96, so that edges and preemption come often. Clients reach the
-app through an in-process transport; tests that must look inside get the plugin's brain and door.
+SmolLM2-135M in float32, blocks of 32 tokens and a pool of 96, so that edges and preemption come often. Clients reach
+the app through an in-process transport; tests that must look inside get the plugin's brain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A connector whose halves fail on demand: the file named by INFERSCALE_TEST_ROGUE holds the name of the method to break.
+"""A connector whose halves fail on demand: the file that INFERSCALE_TEST_ROGUE names holds the method to break.
 
 Used as the connector of the test engine, so that one engine serves all tests; with an empty file it is the real one.
 """

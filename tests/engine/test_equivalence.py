@@ -10,7 +10,7 @@ from .live import LiveServer, assert_same
 STORY = (
     "Omar keeps three goats that are named after rivers, Danube, Loire and Tagus. He learned to weld in 2019 from his "
     "aunt Petra, who runs a bicycle shop in Graz. Every March he repairs the roof of the old mill, and he is afraid of "
-    "thunder. His sister Lena studies volcanoes in Iceland and sends him a postcard with a stamp of a puffin each month."
+    "thunder. His sister Lena studies volcanoes in Iceland and sends a postcard with a puffin on the stamp each month."
 )
 QUESTIONS = [
     "What are Omar's goats named after?",

@@ -24,7 +24,7 @@ async def test_preempted_and_abandoned_chats_leave_the_others_answers_and_the_po
     for user, context in zip(users, contexts, strict=True):
         await server.chat_encoded(user, "Tell me a long story.", context=[context], max_tokens=1)
     bodies = [
-        server.body(user, "Tell me a long story.", {"mode": "kv", "context": [context]}, max_tokens=72, ignore_eos=True)
+        server.body(user, "Tell me a long story.", {"mode": "kv", "context": [context]}, max_tokens=40, ignore_eos=True)
         for user, context in zip(users, contexts, strict=True)
     ]
     undisturbed = [await server.send(body) for body in bodies[::2]]
@@ -32,14 +32,14 @@ async def test_preempted_and_abandoned_chats_leave_the_others_answers_and_the_po
     blocks, rows, preempted = await server.free_blocks(), server.catalog.rows_used, await preemptions(server)
 
     staying = [server.send(body) for body in bodies[::2]]
-    leaving = [server.stream(body, drop_after=40) for body in bodies[1::2]]
+    leaving = [server.stream(body, drop_after=20) for body in bodies[1::2]]
     answers, dropped = await asyncio.gather(asyncio.gather(*staying), asyncio.gather(*leaving))
 
     assert await preemptions(server) > preempted, "the pool was not tight enough for this test to mean anything"
     for answer, alone in zip(answers, undisturbed, strict=True):
         assert answer.told["mode"] == "kv" and answer.told["injected_tokens"] == alone.told["injected_tokens"]
         assert_same(answer, alone)
-    assert all(len(events) < 72 for events in dropped)
+    assert all(len(events) < 40 for events in dropped)
     await server.encoded()
     assert await server.free_blocks() == blocks
     assert server.catalog.pins == 0 and server.catalog.rows_used == rows

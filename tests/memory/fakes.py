@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+
 from inferscale_server.types import Fact, Owner
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from inferscale_server.facts import FactStore
 from inferscale_server.types import FactDraft, Owner
-
 from tests.memory.fakes import FakeEmbedder
 
 ROUNDS = 10

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.errors import DataFolderError
 

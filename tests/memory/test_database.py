@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from inferscale_server.database import MIGRATIONS
 from inferscale_server.errors import DataFolderError, RequestError, StartupError, StorageFull, StoreCorrupt, Unavailable
 from inferscale_server.facts import FactStore
 from inferscale_server.types import FactDraft, Owner
-
 from tests.memory.fakes import FakeEmbedder
 
 ALICE = Owner("local", "alice")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from inferscale_server import embed
 from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.errors import ModelUnavailable

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from inferscale_server.errors import ConfigError, InvalidRequest, StorageFull
 from inferscale_server.facts import FactStore
 from inferscale_server.types import AddOutcome, FactDraft, Owner
-
 from tests.memory.fakes import FakeEmbedder
 
 ALICE = Owner("local", "alice")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from inferscale_server.index import ExactIndex, Floats
 from inferscale_server.types import Owner, Scored
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from inferscale_server.errors import ConfigError, InvalidRequest, NotFound, StorageFull, Unavailable
 from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import EMBED_SLICE, QUERY_CACHE_SIZE, MemoryService
 from inferscale_server.types import AddOutcome, FactDraft, Owner
-
 from tests.memory.fakes import FakeEmbedder, RecordingSink
 
 ALICE = Owner("local", "alice")

@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+
 from inferscale_server.errors import InvalidRequest, TooLarge
 from inferscale_server.limits import MAX_FACT_CHARS, MAX_FACTS_PER_REQUEST, MAX_ID_CHARS, MAX_METADATA_BYTES
 from inferscale_server.remember import (

@@ -1,13 +1,14 @@
-"""What a fact is encoded behind: header and primer, without the fact's own line, in tokens and in rows alike."""
+"""What a fact is encoded behind: header and primer, never the fact's own line, in tokens and in rows alike."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferscale_server.behind import EncodedPrimer, cut, primer_text
+from inferscale_server.behind import EncodedPrimer, primer_text
 from inferscale_server.catalog import Catalog
 from inferscale_server.command import Extent, rows_of
+from inferscale_server.extents import first_rows
 
 from .builders import extents, store
 
@@ -24,14 +25,13 @@ def test_a_line_that_does_not_fit_is_left_out() -> None:
     assert text.token_ids == (1, 2, 10, 11, 20) and set(text.spans) == {"a", "b"}
 
 
-def test_a_primer_fact_is_encoded_behind_the_others_alone() -> None:
+def test_a_primer_fact_is_encoded_behind_those_before_it() -> None:
     text = primer_text(HEADER, LINES, 100)
     primer = EncodedPrimer(store(Catalog(50, "f"), "primer", text.token_ids, kind="primer"), text)
-    rows = rows_of(primer.chunk.extents)
-    for name, span in text.spans.items():
+    for name, before in (("a", ()), ("b", LINES["a"]), ("c", LINES["a"] + LINES["b"])):
         injection = primer.injection_for(name)
-        assert injection.token_ids == HEADER + sum((line for other, line in LINES.items() if other != name), ())
-        assert rows_of(injection.extents) == rows[: span.start] + rows[span.stop :]
+        assert injection.token_ids == HEADER + before
+        assert rows_of(injection.extents) == rows_of(primer.chunk.extents)[: len(HEADER + before)]
 
 
 def test_a_fact_outside_the_primer_is_encoded_behind_all_of_it() -> None:
@@ -43,12 +43,12 @@ def test_a_fact_outside_the_primer_is_encoded_behind_all_of_it() -> None:
 pieces = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 
 
-@given(pieces, st.integers(0, 25), st.integers(0, 25))
-def test_a_cut_agrees_with_a_slice_of_rows(lengths: list[int], start: int, stop: int) -> None:
-    whole = tuple(Extent(100 * number, length) for number, length in enumerate(lengths))
-    assert rows_of(cut(whole, start, stop)) == rows_of(whole)[start:stop]
-    assert all(extent.length > 0 for extent in cut(whole, start, stop))
+@given(pieces, st.integers(0, 30))
+def test_the_first_rows_agree_with_a_slice(lengths: list[int], length: int) -> None:
+    whole = tuple(Extent(100 * number, part) for number, part in enumerate(lengths))
+    assert rows_of(first_rows(whole, length)) == rows_of(whole)[:length]
+    assert all(extent.length > 0 for extent in first_rows(whole, length))
 
 
-def test_an_empty_cut_holds_nothing() -> None:
-    assert cut(extents((0, 4)), 2, 2) == ()
+def test_the_first_none_are_none() -> None:
+    assert first_rows(extents((0, 4)), 0) == ()

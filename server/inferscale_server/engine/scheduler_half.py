@@ -1,7 +1,7 @@
 """The scheduler's half of the connector: what to claim for a request, and which slots of this step to fill or capture.
 
 Pure bookkeeping over numbers; knows neither tensors nor vLLM, so that tests replay recorded sequences of both model
-runners. Rules (reasons in docs/engine.md): claim only tokens that equal the prompt's, leave one to compute, key
+runners. Rules (reasons in docs/structure.md): claim only tokens that equal the prompt's, leave one to compute, key
 everything by request id, take block ids when they are used, let no slot outlive its step.
 """
 

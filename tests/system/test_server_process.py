@@ -1,0 +1,140 @@
+"""The server as a process: started by its command line, used as the quickstart says, killed, and started again."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from inferscale_sdk import InferScaleClient
+from inferscale_server.demo.server import free_port, serve_command, stop, wait_ready
+from inferscale_server.facts import FactStore
+from inferscale_server.types import LOCAL_TENANT, Owner
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+PROMISED_GONE_S = 5.0
+FAST_START = ("--dtype", "float32", "--max-model-len", "2048", "--enforce-eager")
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server that is ready, and its address; ended by its process id on leaving."""
+    port, log = free_port(), folder / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            serve_command(port, folder / "data", FAST_START), stdout=output, stderr=output, start_new_session=True
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        with InferScaleClient(base_url=url) as client:
+            wait_ready(client, process, log, lambda line: None)
+        yield process, url
+    finally:
+        if process.poll() is None:
+            stop(process)
+
+
+def test_the_quickstart_runs_and_nothing_outlives_a_killed_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started(tmp_path) as (process, url):
+        monkeypatch.setenv("INFERSCALE_BASE_URL", url)
+        for page in ("docs/quickstart.md",):
+            exec(compile(python_of(ROOT / page), page, "exec"), {})
+        assert "tokens came as KV" in capsys.readouterr().out
+        check_guards(url)
+        with InferScaleClient(base_url=url) as client:
+            (added,) = client.memories.add("kept", facts=["The acknowledged fact survives."]).results
+        children = descendants(process.pid)
+        assert any("EngineCore" in name for name in children.values()), children
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        waited = seconds_until_gone(children)
+        print(f"engine processes gone after {waited:.1f} s (promised: {PROMISED_GONE_S:.0f})")
+        assert waited < 5 * PROMISED_GONE_S
+    store = FactStore(tmp_path / "data" / "facts.sqlite3")
+    try:
+        assert [fact.id for fact in store.oldest(Owner(LOCAL_TENANT, "kept"), 10)] == [added.id]
+    finally:
+        store.close()
+
+
+@pytest.mark.long
+def test_sigterm_ends_it_cleanly_and_a_restart_knows_everything(tmp_path: Path) -> None:
+    with started(tmp_path) as (process, url):
+        with InferScaleClient(base_url=url) as client:
+            client.memories.add("kept", facts=["Ada keeps bees on the roof of the library."])
+        children = descendants(process.pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+        assert seconds_until_gone(children) < 5 * PROMISED_GONE_S
+    with started(tmp_path) as (process, url):
+        with InferScaleClient(base_url=url) as client:
+            wait_encoded(client)
+            reply = client.chat("kept", "Where does Ada keep bees?", memory={"mode": "kv"}, max_tokens=8)
+        assert reply.mode == "kv" and [fact.text for fact in reply.facts] == [
+            "Ada keeps bees on the roof of the library."
+        ]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+
+
+def check_guards(url: str) -> None:
+    """What must be refused on a whole server, vLLM's own routes included."""
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+    assert httpx.post(f"{url}/invocations", json=chat).status_code == 404
+    for path, body in (("/v1/chat/completions", chat), ("/v1/completions", {"prompt": "hi", "max_tokens": 1})):
+        for field in ("kv_transfer_params", "cache_salt", "vllm_xargs", "priority", "skip_reading_prefix_cache"):
+            answer = httpx.post(url + path, json={**body, field: {}})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "refused_field"), (path, field)
+            assert answer.headers["x-request-id"]
+
+
+def python_of(page: Path) -> str:
+    """All Python of a page, in order."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """All processes below `pid`, with their command lines."""
+    found: dict[int, str] = {}
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+            found |= descendants(child)
+    return found
+
+
+def seconds_until_gone(pids: dict[int, str]) -> float:
+    """How long these processes still lived."""
+    began = time.monotonic()
+    while any(alive(pid) for pid in pids) and time.monotonic() - began < 10 * PROMISED_GONE_S:
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def alive(pid: int) -> bool:
+    """Is it running, and not only a zombie that nobody has reaped?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_encoded(client: InferScaleClient) -> None:
+    """Until all facts have KV."""
+    idle = 0
+    while idle < 3:
+        encoding = client.status().raw["encoding"]
+        assert isinstance(encoding, dict)
+        idle = idle + 1 if encoding["queued"] == encoding["running"] == 0 else 0
+        time.sleep(0.1)
