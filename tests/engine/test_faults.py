@@ -6,40 +6,43 @@ import asyncio
 
 import pytest
 
+from .conftest import BLOCK, BLOCKS
 from .live import Answer, LiveServer, assert_same
 from .rogue import SCHEDULER, WORKER
 
 FACT = "The password of the boat house is a string of blue lanterns, said the old captain in Trieste."
 QUESTION = "What is the password of the boat house?"
 CROWD = 10
-PROMPT_TOKENS = 285
-"""Ten of them fit into the pool, and not with what they are going to answer."""
+PROMPT_TOKENS = 9 * BLOCK - 2
+"""Ten of these fit into the pool, and no longer fit when each has three tokens more."""
 
 
 async def test_preempted_and_abandoned_chats_leave_the_others_answers_and_the_pool_as_they_were(
     server: LiveServer,
 ) -> None:
-    contexts = [server.words(PROMPT_TOKENS - 70, seed=20 + number) for number in range(CROWD)]
+    around = (await server.chat("crowd", "Tell me a long story.", context=[server.words(10)])).prompt_tokens - 10
+    contexts = [server.words(PROMPT_TOKENS - around, seed=20 + number) for number in range(CROWD)]
     users = [f"crowd-{number}" for number in range(CROWD)]
     for user, context in zip(users, contexts, strict=True):
         await server.chat_encoded(user, "Tell me a long story.", context=[context], max_tokens=1)
     bodies = [
-        server.body(user, "Tell me a long story.", {"mode": "kv", "context": [context]}, max_tokens=40, ignore_eos=True)
+        server.body(user, "Tell me a long story.", {"mode": "kv", "context": [context]}, max_tokens=48, ignore_eos=True)
         for user, context in zip(users, contexts, strict=True)
     ]
+    assert CROWD * 9 < BLOCKS < CROWD * 10
     undisturbed = [await server.send(body) for body in bodies[::2]]
     await server.forget_prefixes()
     blocks, rows, preempted = await server.free_blocks(), server.catalog.rows_used, await preemptions(server)
 
     staying = [server.send(body) for body in bodies[::2]]
-    leaving = [server.stream(body, drop_after=20) for body in bodies[1::2]]
+    leaving = [server.stream(body, drop_after=30) for body in bodies[1::2]]
     answers, dropped = await asyncio.gather(asyncio.gather(*staying), asyncio.gather(*leaving))
 
     assert await preemptions(server) > preempted, "the pool was not tight enough for this test to mean anything"
     for answer, alone in zip(answers, undisturbed, strict=True):
         assert answer.told["mode"] == "kv" and answer.told["injected_tokens"] == alone.told["injected_tokens"]
         assert_same(answer, alone)
-    assert all(len(events) < 40 for events in dropped)
+    assert all(len(events) < 48 for events in dropped)
     await server.encoded()
     assert await server.free_blocks() == blocks
     assert server.catalog.pins == 0 and server.catalog.rows_used == rows
