@@ -62,14 +62,13 @@ def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bo
 
 
 def gather_rotated(
-    slab_keys: torch.Tensor, rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool
-) -> torch.Tensor:
+    out: torch.Tensor, slab_keys: torch.Tensor, rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool
+) -> None:
     """Position-free keys of `rows`, of all layers at once, moved to where cos and sin say.
 
     Args:
+        out: (layers, n, heads, head_dim) in the slab's dtype; overwritten.
         slab_keys: (layers, slab_rows, heads, head_dim).
         rows: (n,) int64.
-    Returns:
-        (layers, n, heads, head_dim) in the slab's dtype.
     """
-    return rotate(slab_keys[:, rows], cos, sin, is_neox)
+    out.copy_(rotate(slab_keys[:, rows], cos, sin, is_neox))

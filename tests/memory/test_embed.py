@@ -39,7 +39,7 @@ def test_a_question_is_nearest_to_the_fact_that_answers_it(minilm: Embedder) -> 
 def test_a_text_counts_the_same_alone_and_among_others(minilm: Embedder) -> None:
     texts = ["one short text", "a somewhat longer text " * 8, "word " * 900]
     together, alone = minilm.embed(texts), np.concatenate([minilm.embed([text]) for text in texts])
-    assert np.allclose(together, alone, atol=1e-5)
+    assert (together * alone).sum(axis=1).min() > 0.999  # bfloat16 where the processor has it
 
 
 def test_the_end_of_a_text_longer_than_the_window_counts(minilm: Embedder) -> None:

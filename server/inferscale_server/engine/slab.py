@@ -16,10 +16,10 @@ from inferscale_server.engine.tapped import TappedLayer, table_of
 from inferscale_server.rotary import RotaryTable, gather_rotated, rotate
 
 CacheWrite = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
-Gather = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
+Gather = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
 
-MAX_TOKENS_PER_PASS = 4096
-"""Bounds the scratch of one injection pass."""
+MAX_TOKENS_PER_PASS = 2048
+"""Rows of the scratch. It is kept, because fresh memory costs page faults: twice the time of the gather on a CPU."""
 
 
 @dataclass
@@ -31,16 +31,20 @@ class LayerGroup:
     table: RotaryTable | None
     keys: torch.Tensor  # (layers, rows, heads, head_dim), model dtype, position-free
     values: torch.Tensor  # (layers, rows, heads, head_dim)
+    scratch_keys: torch.Tensor  # (layers, MAX_TOKENS_PER_PASS, heads, head_dim)
+    scratch_values: torch.Tensor  # (MAX_TOKENS_PER_PASS, heads, head_dim): one layer's at a time
 
     def inject(self, gather: Gather, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
         """Write `rows` (n,) into the paged cache at `slots` (n,), keys rotated to `positions` (n,)."""
+        count = rows.shape[0]
+        keys, values = self.scratch_keys[:, :count], self.scratch_values[:count]
         if self.table is None:
-            keys = self.keys.index_select(1, rows)
+            keys.copy_(self.keys[:, rows])
         else:
-            keys = gather(self.keys, rows, *self.table.at(positions), self.table.is_neox)
-        values = self.values.index_select(1, rows)
+            gather(keys, self.keys, rows, *self.table.at(positions), self.table.is_neox)
         for number, (layer, write) in enumerate(zip(self.layers, self.writes, strict=True)):
-            write(layer.attention, keys[number], values[number], layer.attention.kv_cache, slots)
+            torch.index_select(self.values[number], 0, rows, out=values)
+            write(layer.attention, keys[number], values, layer.attention.kv_cache, slots)
 
     def unrotate(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
         """Make keys that were captured at `positions` position-free, in place."""
@@ -68,8 +72,10 @@ class Slab:
         """Fill paged-cache `slots` from slab `rows`, rotated to `positions`; each (n,) int64 on the slab's device."""
         for start in range(0, rows.shape[0], MAX_TOKENS_PER_PASS):
             part = slice(start, start + MAX_TOKENS_PER_PASS)
+            # A compiled function is made anew for length 1, which would take seconds in somebody's request.
+            gather = self.gather if rows[part].shape[0] > 1 else gather_rotated
             for group in self.groups:
-                group.inject(self.gather, rows[part], positions[part], slots[part])
+                group.inject(gather, rows[part], positions[part], slots[part])
 
     def unrotate(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
         """Make freshly captured keys position-free."""
@@ -96,10 +102,18 @@ def _grouped(layers: list[TappedLayer], rows: int, dtype: torch.dtype, device: t
         by_kind.setdefault((layer.heads, layer.head_dim, id(layer.rotary)), []).append(layer)
     for (heads, head_dim, _), members in by_kind.items():
         shape = (len(members), rows, heads, head_dim)
+        scratch = (len(members), MAX_TOKENS_PER_PASS, heads, head_dim)
         yield LayerGroup(
             layers=members,
             writes=[layer.attention.impl.do_kv_cache_update for layer in members],
             table=table_of(members[0].rotary),
-            keys=torch.zeros(shape, dtype=dtype, device=device),
-            values=torch.zeros(shape, dtype=dtype, device=device),
+            keys=_touched(shape, dtype, device),
+            values=_touched(shape, dtype, device),
+            scratch_keys=_touched(scratch, dtype, device),
+            scratch_values=_touched(scratch[1:], dtype, device),
         )
+
+
+def _touched(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros in memory that is really there: `torch.zeros` leaves each page's first use to fault, in some request."""
+    return torch.empty(shape, dtype=dtype, device=device).zero_()
