@@ -188,7 +188,7 @@ class ChatDesk:
                 return None
             raise
         finally:
-            await turn.flight.land()
+            await self._land(turn)
 
     @staticmethod
     def _may_go_again(turn: Turn) -> bool:
@@ -201,10 +201,10 @@ class ChatDesk:
         try:
             events = await self._submit(turn, raw_request)
         except BaseException:
-            await turn.flight.land()
+            await self._land(turn)
             raise
         if isinstance(events, ErrorResponse):
-            await turn.flight.land()
+            await self._land(turn)
             return JSONResponse(events.model_dump(), status_code=events.error.code)
         content = self._events(turn, events, request, raw_request)
         return ClosingStream(with_sse_keep_alive(content, keep_alive_s), media_type="text/event-stream")
@@ -242,7 +242,15 @@ class ChatDesk:
                 async for event in events:
                     yield last.amend(event)
         finally:
-            await turn.flight.land()
+            await self._land(turn)
+
+    async def _land(self, turn: Turn) -> None:
+        """End the flight. A plan that was not covered whole, or whose report never came (the client hung up), may have
+        left text-computed blocks under its salt: the salt is used no more."""
+        await turn.flight.land()
+        plan = turn.plan
+        if plan is not None and (turn.flight.covered_tokens or 0) < plan.injected_tokens:
+            self._brain.salts.retire(plan.digest)
 
     # Saying what was done
 
@@ -250,8 +258,7 @@ class ChatDesk:
         flight, plan = turn.flight, turn.plan
         planned = 0 if plan is None else plan.injected_tokens
         injected = min(flight.covered_tokens or 0, planned)
-        if plan is not None and injected < planned:
-            self._brain.salts.retire(plan.digest)
+        if injected < planned:
             self._brain.metrics.claimed_short()
         self._brain.note_faults("scheduler", flight.scheduler_faults)
         prefilled = max(flight.prompt_tokens - flight.cached_tokens, 0)

@@ -6,10 +6,8 @@ Created empty with the connector; `attach` comes once by RPC when the model is l
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -39,25 +37,6 @@ class InjectionClock:
     seconds: float = 0.0
     last_tokens: int = 0
     last_seconds: float = 0.0
-
-
-@contextmanager
-def threads_beside_the_scheduler(device: torch.device) -> Iterator[None]:
-    """Leave one processor to vLLM's scheduler, which spins while a step runs.
-
-    Without that, the barrier behind each short parallel loop waits for a thread that has no processor: on two cores an
-    injection took up to five times as long with two threads as with one.
-    """
-    before = torch.get_num_threads()
-    wanted = max(1, min(before, (os.cpu_count() or 1) - 1))
-    if device.type != "cpu" or wanted == before:
-        yield
-        return
-    torch.set_num_threads(wanted)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class WorkerHalf:
@@ -92,8 +71,7 @@ class WorkerHalf:
         self.slab = Slab(layers, self.slab_rows, dtype, device)
         self.tap = Tap(self.slab, lambda error: self.failed("capture", error))
         if compiled:
-            with threads_beside_the_scheduler(device):  # the number is compiled in
-                self._compile(self.slab)
+            self._compile(self.slab)
 
     def begin(self, commands: StepCommands) -> None:
         """Before the forward: arm the tap for the tokens of this step that are wanted."""
@@ -119,8 +97,7 @@ class WorkerHalf:
             self._on_device(np.concatenate([getattr(load, name) for load in loads]))
             for name in ("rows", "positions", "slots")
         )
-        with threads_beside_the_scheduler(self.slab.device):
-            self.slab.inject(rows, positions, slots)
+        self.slab.inject(rows, positions, slots)
         self._note(len(rows), perf_counter() - started)
 
     def load_failed(self, loads: Sequence[Load]) -> None:
