@@ -1,7 +1,8 @@
 """How long vLLM's processes spin on each other's queues before they sleep: shorter where processors are few.
 
 vLLM's scheduler and its workers spin for up to a second after each message, which on a large machine saves
-microseconds. On two cores the spinning scheduler takes the processor that the worker's second thread needs, in every parallel loop.
+microseconds. On two cores the spinning scheduler takes the processor that the worker's second thread needs, in every
+parallel loop.
 """
 
 from __future__ import annotations
