@@ -4,7 +4,7 @@
 
     with InferScaleClient() as client:
         client.memories.add("alice", facts=["Alice's dog is called Bruno."])
-        print(client.chat("alice", "What is my dog called?").text)
+        print(client.chat("alice", "What is the name of Alice's dog?", temperature=0).text)
 
 The one public door: every module behind it is private. Names load on first use, so that a program that only might talk
 to a server does not pay for the HTTP stack at start.

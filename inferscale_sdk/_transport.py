@@ -240,4 +240,5 @@ def _translated() -> Iterator[None]:
     except httpx.TimeoutException as error:
         raise APITimeoutError(f"no answer in time ({type(error).__name__})") from error
     except httpx.HTTPError as error:
-        raise APIConnectionError(f"connection failed: {str(error) or type(error).__name__}") from error
+        where = f" to {error.request.url.copy_with(path='/', query=None)}" if error._request is not None else ""
+        raise APIConnectionError(f"connection failed{where}: {str(error) or type(error).__name__}") from error

@@ -57,12 +57,14 @@ def prepare_generator(cache: Path, report: Report) -> Path:
 def resolve_model(name: str | None, cache: Path, report: Report) -> Path | str:
     """The model to serve: None is the embedded one, an existing folder is itself, anything else is a hub id.
 
-    Raises ModelUnavailable for a folder without `config.json`, and as `prepare_generator` does.
+    Raises ModelUnavailable for a folder that is missing or without `config.json`, and as `prepare_generator` does.
     """
     if name is None:
         return prepare_generator(cache, report)
     folder = Path(name).expanduser()
     if not folder.is_dir():
+        if name.startswith(("/", ".", "~")):
+            raise ModelUnavailable(f"there is no model folder {folder}")
         return name
     if not (folder / "config.json").is_file():
         raise ModelUnavailable(f"model folder {folder} holds no config.json")

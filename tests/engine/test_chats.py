@@ -126,3 +126,14 @@ async def test_control_tokens_in_memories_stay_text_in_messages_too(server: Live
         for answer in [await server.chat(user, "What?", echo=True) for user in ("tame-echo", "hostile-echo")]
     ]
     assert counts[0] == counts[1] > 3
+
+
+async def test_an_answer_that_ends_on_a_stop_string_reports_its_injection(server: LiveServer) -> None:
+    await server.remember("stopper", "The garage code of Rosa is 4417.", "Rosa parks in the yard.")
+    question = "What is the garage code?"
+    whole = await server.chat_encoded("stopper", question)
+    retired = dict(server.brain.salts._retired)
+    stopped = await server.chat("stopper", question, stop=[whole.text[4:8]])
+    assert stopped.choice["finish_reason"] == "stop" and len(stopped.text) < len(whole.text)
+    assert stopped.told["injected_tokens"] == whole.told["injected_tokens"] > 0
+    assert server.brain.salts._retired == retired

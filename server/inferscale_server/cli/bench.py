@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENCODED_FACTS = 250
 """How many facts `bench encode` takes when it is not told."""
 
-app = typer.Typer(help="Measure a server; exit 1 when a measurement is void or a promise broken.", no_args_is_help=True)
+app = typer.Typer(help="Measure a server; exit 1 when a measurement is void or wrong.", no_args_is_help=True)
 
 DataOption = Annotated[
     Path | None,

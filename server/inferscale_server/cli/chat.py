@@ -60,7 +60,7 @@ def questions(console: Console) -> Iterator[str]:
 
 def answer(client: InferScaleClient, console: Console, user: str, question: str, memory: MemoryOptions) -> None:
     """Print one answer as it comes, then how it was served."""
-    with client.chat(user, question, stream=True, memory=memory) as stream:
+    with client.chat(user, question, stream=True, memory=memory, temperature=0) as stream:
         for piece in stream.text_stream:
             console.print(piece, end="", markup=False, highlight=False, soft_wrap=True)
         response = stream.get_final_response()
@@ -70,7 +70,7 @@ def answer(client: InferScaleClient, console: Console, user: str, question: str,
 
 
 def provenance(response: ChatResponse) -> list[str]:
-    """How an answer was served, and from which facts: best fact last, as in the prompt."""
+    """How an answer was served, and from which facts, best first."""
     ttft = response.timings_ms.get("ttft")
     served = f"{response.mode}, {response.injected_tokens} tokens injected"
     reason = f" ({response.reason})" if response.reason else ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from inferscale_server.cli.connection import UrlOption, UserOption, connect
@@ -92,7 +92,7 @@ def show(rows: Iterable[Any], columns: tuple[str, ...], as_json: bool) -> None:
         for row in rows:
             print(row.model_dump_json())
         return
-    table = Table(*columns)
+    table = Table(*(Column(name, overflow="fold") for name in columns))  # an id that is cut cannot be used
     for row in rows:
         table.add_row(*(Text(cell(getattr(row, column), column)) for column in columns))
     Console().print(table)
@@ -102,6 +102,6 @@ def cell(value: object, column: str) -> str:
     """One value for a person: times as UTC, scores with two digits, nothing for None."""
     if value is None:
         return ""
-    if column == "timestamp" and isinstance(value, float):
-        return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M}"
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M}"
     return f"{value:.2f}" if isinstance(value, float) else str(value)

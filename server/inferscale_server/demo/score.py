@@ -1,4 +1,4 @@
-"""Which answers were right, and whether memory made the difference that it should. Pure."""
+"""Which answers hold the expected word, and whether memory made the difference that it should. Pure."""
 
 from __future__ import annotations
 

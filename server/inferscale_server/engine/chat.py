@@ -249,7 +249,7 @@ class ChatDesk:
         left text-computed blocks under its salt: the salt is used no more."""
         await turn.flight.land()
         plan = turn.plan
-        if plan is not None and (turn.flight.covered_tokens or 0) < plan.injected_tokens:
+        if plan is not None and turn.flight.covered(plan.injected_tokens) < plan.injected_tokens:
             self._brain.salts.retire(plan.digest)
 
     # Saying what was done
@@ -257,7 +257,7 @@ class ChatDesk:
     def _provenance(self, turn: Turn) -> Mapping[str, Any]:
         flight, plan = turn.flight, turn.plan
         planned = 0 if plan is None else plan.injected_tokens
-        injected = min(flight.covered_tokens or 0, planned)
+        injected = flight.covered(planned)
         if injected < planned:
             self._brain.metrics.claimed_short()
         self._brain.note_faults("scheduler", flight.scheduler_faults)

@@ -39,6 +39,15 @@ class Flight:
     scheduler_faults: dict[str, int] = field(default_factory=dict)
     streams: list[AsyncGenerator[Any, None]] = field(default_factory=list)
 
+    def covered(self, planned: int) -> int:
+        """How many of the planned tokens were in place before the first computed one.
+
+        The connector's report says it. vLLM drops the report when it ends a request itself (a stop string, a client
+        that hung up); then its count of cached tokens does, which come first in the prompt as the plan does.
+        """
+        found = self.cached_tokens if self.covered_tokens is None else self.covered_tokens
+        return min(found, planned)
+
     async def land(self) -> None:
         """Abort what still runs, then let go of the rows. Safe to call twice."""
         for stream in self.streams:
