@@ -8,19 +8,14 @@ import os
 import signal
 import sys
 
-from inferscale_server.engine.spin import spin_briefly
-
 PR_SET_PDEATHSIG = 1
 
 
-def enter_engine_process() -> None:
-    """vLLM's general plugin: runs first in EngineCore and workers, before queues are made and weights loaded."""
-    die_with_parent()
-    spin_briefly()
-
-
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies. Linux; nothing elsewhere and in the top process."""
+    """Ask the kernel to kill this process when its parent dies. Linux; nothing elsewhere and in the top process.
+
+    Registered as a vLLM general plugin, so it runs first in EngineCore and workers, before the weights load.
+    """
     parent = multiprocessing.parent_process()
     if parent is None or not sys.platform.startswith("linux"):
         return
