@@ -33,13 +33,13 @@ VLLM_ARGS = (
 )
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
-    """The server, started once a session."""
+    """The server, started once for this folder and ended before other tests start theirs."""
     folder = tmp_path_factory.mktemp("engine")
     rogue_file = folder / "rogue"
     rogue_file.write_text("")
-    os.environ["INFERSCALE_TEST_ROGUE"] = str(rogue_file)
+    os.environ["ROGUE_CONNECTOR_FILE"] = str(rogue_file)
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # tests send functions to the worker
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

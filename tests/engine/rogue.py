@@ -1,4 +1,4 @@
-"""A connector whose halves fail on demand: the file that INFERSCALE_TEST_ROGUE names holds the method to break.
+"""A connector whose halves fail on demand: the file that ROGUE_CONNECTOR_FILE names holds the method to break.
 
 Used as the connector of the test engine, so that one engine serves all tests; with an empty file it is the real one.
 """
@@ -13,7 +13,7 @@ from inferscale_server.engine.connector import InferScaleConnector
 from inferscale_server.engine.scheduler_half import SchedulerHalf
 from inferscale_server.engine.worker_half import WorkerHalf
 
-FILE = "INFERSCALE_TEST_ROGUE"
+FILE = "ROGUE_CONNECTOR_FILE"
 SCHEDULER = ("arrived", "claim", "allocated", "step", "finished")
 WORKER = ("begin", "load", "end")
 
