@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ async def assemble(
         encoder=encoder,
         recall=recall,
         tokenize=tokenize,
-        salts=Salts(hashlib.sha256(slot.encode()).digest(), print_),
+        salts=Salts(secrets.token_bytes(32), print_),
         metrics=metrics,
         support=support,
         header_key=header.key,

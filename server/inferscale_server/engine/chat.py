@@ -263,7 +263,6 @@ class ChatDesk:
         self._brain.note_faults("scheduler", flight.scheduler_faults)
         prefilled = max(flight.prompt_tokens - flight.cached_tokens, 0)
         self._brain.metrics.served(turn.mode, turn.reason, injected, prefilled)
-        self._brain.refresh_metrics()
         header = 0 if plan is None else len(plan.prompt_ids) - plan.memory_tokens  # frame tokens
         memory_injected = 0 if plan is None or not plan.chunks else max(injected - len(plan.chunks[0].token_ids), 0)
         return {
