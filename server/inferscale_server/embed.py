@@ -59,12 +59,23 @@ class SentenceEmbedder:
         return np.asarray(sums / np.linalg.norm(sums, axis=1, keepdims=True), dtype=np.float32)
 
     def _encode(self, pieces: list[str]) -> npt.NDArray[np.float32]:
-        vectors = self._model.encode(
-            pieces, batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True, normalize_embeddings=True
-        )
+        if len(pieces) == 1 and self._model.default_prompt_name is None:
+            vectors = self._encode_one(pieces[0])
+        else:
+            vectors = self._model.encode(
+                pieces, batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True, normalize_embeddings=True
+            )
         exact: npt.NDArray[np.float32] = np.asarray(vectors, dtype=np.float32)
         exact /= np.linalg.norm(exact, axis=1, keepdims=True)  # of length 1 in float32 too
         return exact
+
+    def _encode_one(self, piece: str) -> npt.NDArray[np.float32]:
+        """What `encode` gives for one text, without its sorting and batching, which cost a query 2 of 10 ms."""
+        import torch
+
+        with torch.inference_mode():
+            vector = self._model(self._model.preprocess([piece]))["sentence_embedding"]
+        return vector.float().numpy()
 
     def _pieces(self, text: str) -> list[str]:
         """The text in halves of halves until each fits: needs no offsets, so it works with every tokenizer."""

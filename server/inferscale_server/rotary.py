@@ -64,11 +64,23 @@ def rotate(keys: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bo
 def gather_rotated(
     out: torch.Tensor, slab_keys: torch.Tensor, rows: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool
 ) -> None:
-    """Position-free keys of `rows`, of all layers at once, moved to where cos and sin say.
+    """Position-free keys of `rows`, of all layers at once, moved to where cos and sin say. Twin of `rotate`.
+
+    Written by slices, because this is the form to compile: with the `cat` of `rotate` it takes three times as long.
 
     Args:
         out: (layers, n, heads, head_dim) in the slab's dtype; overwritten.
         slab_keys: (layers, slab_rows, heads, head_dim).
         rows: (n,) int64.
+        cos, sin: (n, rotary_dim / 2) float32; columns past the rotary dimension pass through.
     """
-    out.copy_(rotate(slab_keys[:, rows], cos, sin, is_neox))
+    half = cos.shape[-1]
+    c, s = cos[:, None, :], sin[:, None, :]
+    first, second = (
+        (slice(0, half), slice(half, 2 * half)) if is_neox else (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    )
+    a, b = slab_keys[:, rows, :, first].float(), slab_keys[:, rows, :, second].float()
+    out[..., first] = (a * c - b * s).to(out.dtype)
+    out[..., second] = (b * c + a * s).to(out.dtype)
+    if 2 * half < out.shape[-1]:
+        out[..., 2 * half :] = slab_keys[:, rows, :, 2 * half :]

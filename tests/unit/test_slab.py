@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -292,10 +292,9 @@ def test_rotating_back_is_the_inverse(dtype: torch.dtype, neox: bool) -> None:
     assert (back.float() - keys.float()).abs().max() < (1e-5 if dtype == torch.float32 else 0.05)
 
 
-@pytest.mark.long
-def test_the_compiled_gather_gives_the_keys_of_the_eager_one() -> None:
-    compiled = torch.compile(gather_rotated, dynamic=True)
-    for turns in (NEOX, GPTJ, PARTIAL):
+def twins(gather: Callable[..., None]) -> None:
+    """`gather` gives what `rotate` gives on indexed rows."""
+    for turns in (NEOX, GPTJ, PARTIAL, rotary(4, neox=False)):
         slab = Slab([layer("one", 2, 8, turns), layer("two", 2, 8, turns)], ROWS, torch.float32, torch.device("cpu"))
         (group,) = slab.groups
         assert group.table is not None
@@ -303,7 +302,16 @@ def test_the_compiled_gather_gives_the_keys_of_the_eager_one() -> None:
         group.keys.normal_()
         for count in (1, 5, 33, 64):
             rows, at = torch.randint(0, ROWS, (count,)), torch.randint(0, 128, (count,))
-            eager, fast = torch.empty(2, count, 2, 8), group.scratch_keys[:, :count]
-            gather_rotated(eager, group.keys, rows, *group.table.at(at), turns.is_neox_style)
-            compiled(fast, group.keys, rows, *group.table.at(at), turns.is_neox_style)
-            assert torch.allclose(fast, eager, atol=1e-6)
+            slow = rotate(group.keys[:, rows], *group.table.at(at), turns.is_neox_style)
+            fast, _ = group.scratch(count)
+            gather(fast, group.keys, rows, *group.table.at(at), turns.is_neox_style)
+            assert fast.shape == (2, count, 2, 8) and torch.allclose(fast, slow, atol=1e-6)
+
+
+def test_the_gather_gives_the_keys_of_its_twin() -> None:
+    twins(gather_rotated)
+
+
+@pytest.mark.long
+def test_the_compiled_gather_gives_the_keys_of_its_twin() -> None:
+    twins(torch.compile(gather_rotated, dynamic=True))

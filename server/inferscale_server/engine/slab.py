@@ -6,6 +6,7 @@ Knows rows; refuses to know what they mean (the catalog in the API process does)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,20 +32,25 @@ class LayerGroup:
     table: RotaryTable | None
     keys: torch.Tensor  # (layers, rows, heads, head_dim), model dtype, position-free
     values: torch.Tensor  # (layers, rows, heads, head_dim)
-    scratch_keys: torch.Tensor  # (layers, MAX_TOKENS_PER_PASS, heads, head_dim)
+    scratch_keys: torch.Tensor  # flat, room for (layers, MAX_TOKENS_PER_PASS, heads, head_dim)
     scratch_values: torch.Tensor  # (MAX_TOKENS_PER_PASS, heads, head_dim): one layer's at a time
 
     def inject(self, gather: Gather, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
         """Write `rows` (n,) into the paged cache at `slots` (n,), keys rotated to `positions` (n,)."""
-        count = rows.shape[0]
-        keys, values = self.scratch_keys[:, :count], self.scratch_values[:count]
+        keys, values = self.scratch(rows.shape[0])
         if self.table is None:
-            keys.copy_(self.keys[:, rows])
+            torch.index_select(self.keys, 1, rows, out=keys)
         else:
             gather(keys, self.keys, rows, *self.table.at(positions), self.table.is_neox)
         for number, (layer, write) in enumerate(zip(self.layers, self.writes, strict=True)):
             torch.index_select(self.values[number], 0, rows, out=values)
             write(layer.attention, keys[number], values, layer.attention.kv_cache, slots)
+
+    def scratch(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Room for the keys of all layers, (layers, count, heads, head_dim), and the values of one, without layers."""
+        layers, _, heads, head_dim = self.keys.shape
+        shape = (layers, count, heads, head_dim)
+        return self.scratch_keys[: math.prod(shape)].view(shape), self.scratch_values[:count]
 
     def unrotate(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
         """Make keys that were captured at `positions` position-free, in place."""
@@ -54,7 +60,7 @@ class LayerGroup:
 
 
 class Slab:
-    """All layer groups of one rank. `gather` is the compiled or the eager form of gather_rotated: twins."""
+    """All layer groups of one rank. `gather` is gather_rotated, compiled where that works."""
 
     def __init__(self, layers: list[TappedLayer], rows: int, dtype: torch.dtype, device: torch.device) -> None:
         self.rows = rows
@@ -109,7 +115,7 @@ def _grouped(layers: list[TappedLayer], rows: int, dtype: torch.dtype, device: t
             table=table_of(members[0].rotary),
             keys=_touched(shape, dtype, device),
             values=_touched(shape, dtype, device),
-            scratch_keys=_touched(scratch, dtype, device),
+            scratch_keys=_touched(scratch, dtype, device).view(-1),
             scratch_values=_touched(scratch[1:], dtype, device),
         )
 

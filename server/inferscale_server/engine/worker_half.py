@@ -143,16 +143,16 @@ class WorkerHalf:
         clock.last_tokens, clock.last_seconds = tokens, seconds
 
     def _compile(self, slab: Slab) -> None:
-        """Compile the gather and run it once a group, so that no request pays for it; eager when that fails."""
+        """Compile the gather and run it for each group, so that no request pays for it; eager when that fails."""
         compiled = torch.compile(gather_rotated, dynamic=True)
         try:
             for group in slab.groups:
                 if group.table is not None:
                     for count in (33, 64):
                         at = torch.arange(count, device=slab.device) % slab.rows
-                        out = group.scratch_keys[:, :count]
-                        compiled(out, group.keys, at, *group.table.at(at), group.table.is_neox)
-        except Exception as error:  # no compiler, or a fault in it: the eager twin gives the same keys
+                        keys, _ = group.scratch(count)
+                        compiled(keys, group.keys, at, *group.table.at(at), group.table.is_neox)
+        except Exception as error:  # no compiler, or a fault in it: the eager form gives the same keys
             self.failed("compile", error)
             return
         slab.gather = compiled
