@@ -117,12 +117,16 @@ def _load(name: str, source: str) -> SentenceTransformer:
     try:
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging
+
+        from inferscale_server.packed_linear import pack_linears
     except ImportError as error:
         raise ModelUnavailable(f"embedder {name!r} needs sentence-transformers; install the [server] extra") from error
     logging.disable_progress_bar()  # type: ignore[no-untyped-call, unused-ignore]
     try:
         model = SentenceTransformer(source, device="cpu", local_files_only=True)
-        return model.bfloat16() if _has_bfloat16() else model
+        if _has_bfloat16():
+            pack_linears(model.bfloat16())
+        return model
     except Exception as error:  # a foreign loader: whatever it raises means that there is no such usable model
         raise ModelUnavailable(f"embedder {name!r} cannot be loaded: {_first_line(error)}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import subprocess
 import sys
@@ -9,10 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
 
 from inferscale_server import embed
 from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.errors import ModelUnavailable
+from inferscale_server.packed_linear import pack_linears
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,24 @@ def test_the_end_of_a_text_longer_than_the_window_counts(minilm: Embedder) -> No
     with_dog, without = minilm.embed([filler + dog, filler + filler[: len(dog)]])
     question = minilm.embed(["Where does the dog swim?"])[0]
     assert with_dog @ question > without @ question + 0.05  # equal, if what lies behind the window were cut off
+
+
+def test_packed_weights_give_the_numbers_of_plain_ones() -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(
+        torch.nn.Linear(384, 96), torch.nn.GELU(), torch.nn.Linear(96, 8, bias=False)
+    ).bfloat16()
+    packed = copy.deepcopy(plain)
+    pack_linears(packed)
+    for shape in ((1, 384), (2, 15, 384), (300, 384)):
+        x = torch.randn(shape).bfloat16()
+        assert torch.allclose(packed(x).float(), plain(x).float(), atol=0.02)
+
+
+def test_vectors_are_those_of_the_model_in_float32(minilm: Embedder) -> None:
+    exact = SentenceTransformer(str(embed._packaged_minilm()), device="cpu")
+    texts = ["When did Ann go to Oslo?", "My dog is called Rex. " * 12]
+    assert (minilm.embed(texts) * exact.encode(texts, normalize_embeddings=True)).sum(axis=1).min() > 0.9995
 
 
 def test_lone_surrogates_are_embedded_like_question_marks(minilm: Embedder) -> None:

@@ -6,6 +6,7 @@ worker, nothing was sent yet, and the same request goes once more as text.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from inferscale_server.edge.sse import LastChunk, is_error, is_head
 from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
 from inferscale_server.engine.framing import Framer, last_user_text, with_memory
-from inferscale_server.plan import MemoryLine, MemoryPlan
+from inferscale_server.plan import Frame, MemoryLine, MemoryPlan
 from inferscale_server.recall import Recollection
 from inferscale_server.types import ServedMode
 from inferscale_server.wording import fact_line
@@ -100,18 +101,21 @@ class ChatDesk:
         if ask.mode == "off":
             return self._without_memory(request, ask, "requested")
         query = last_user_text(request.messages)
-        found = await self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context)
+        found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
+            self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context), self._framer.frame(request)
+        )
         if found.empty:
             return self._without_memory(request, ask, "nothing_remembered")
-        return await self._with_memory(request, ask, found)
+        return self._with_memory(request, ask, found, frame)
 
     def _without_memory(self, request: ChatCompletionRequest, ask: ChatMemory, reason: str) -> Turn:
         return Turn(ask, "off", reason, request.model_copy(), Flight(self._salt(ask)))
 
-    async def _with_memory(self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection) -> Turn:
+    def _with_memory(
+        self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection, frame: Frame | None
+    ) -> Turn:
         started = perf_counter()
         timings = {"embed": found.embed_ms, "search": found.search_ms, "stage": 0.0}
-        frame = await self._framer.frame(request)
         if frame is None:
             return self._in_messages(request, ask, found, timings)
         room = self._max_model_len - len(frame.before) - len(frame.after) - self._answer_room(request)
