@@ -74,8 +74,9 @@ class SentenceEmbedder:
         import torch
 
         with torch.inference_mode():
-            vector = self._model(self._model.preprocess([piece]))["sentence_embedding"]
-        return vector.float().numpy()
+            vector: torch.Tensor = self._model(self._model.preprocess([piece]))["sentence_embedding"]
+        row: npt.NDArray[np.float32] = vector.float().numpy()
+        return row
 
     def _pieces(self, text: str) -> list[str]:
         """The text in halves of halves until each fits: needs no offsets, so it works with every tokenizer."""
