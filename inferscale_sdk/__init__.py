@@ -38,22 +38,29 @@ if TYPE_CHECKING:
         RateLimitError,
         UnprocessableEntityError,
     )
+    from inferscale_sdk._export import AsyncFactExport, FactExport
     from inferscale_sdk._memories import AsyncMemories, Memories
-    from inferscale_sdk._memory_calls import FactInput
+    from inferscale_sdk._memory_calls import NOT_GIVEN, FactInput, NotGiven
     from inferscale_sdk._memory_models import (
         AddOutcome,
         AddResult,
         DeleteResult,
         Fact,
+        FactEvent,
+        FactHistory,
+        FailedLine,
         Footprint,
         Hit,
+        ImportResult,
         SearchResult,
         Status,
+        UserCount,
     )
-    from inferscale_sdk._page import AsyncFactPage, FactPage
+    from inferscale_sdk._page import AsyncFactPage, AsyncUserPage, FactPage, UserPage
     from inferscale_sdk._reply import RawResponse
     from inferscale_sdk._stream import AsyncChatStream, ChatStream
     from inferscale_sdk._user import AsyncUserClient, UserClient
+    from inferscale_sdk._users import AsyncUsers, Users
 
     InferScale = InferScaleClient
     AsyncInferScale = AsyncInferScaleClient
@@ -69,10 +76,13 @@ _HOMES = {
     "AddOutcome": "_memory_models",
     "AddResult": "_memory_models",
     "AsyncChatStream": "_stream",
+    "AsyncFactExport": "_export",
     "AsyncFactPage": "_page",
     "AsyncInferScaleClient": "_async_client",
     "AsyncMemories": "_memories",
     "AsyncUserClient": "_user",
+    "AsyncUserPage": "_page",
+    "AsyncUsers": "_users",
     "AuthenticationError": "_errors",
     "BadRequestError": "_errors",
     "BoundChatOptions": "_chat",
@@ -83,10 +93,15 @@ _HOMES = {
     "ConflictError": "_errors",
     "DeleteResult": "_memory_models",
     "Fact": "_memory_models",
+    "FactEvent": "_memory_models",
+    "FactExport": "_export",
+    "FactHistory": "_memory_models",
     "FactInput": "_memory_calls",
     "FactPage": "_page",
+    "FailedLine": "_memory_models",
     "Footprint": "_memory_models",
     "Hit": "_memory_models",
+    "ImportResult": "_memory_models",
     "InferScaleClient": "_client",
     "InferScaleError": "_errors",
     "InjectedFact": "_chat_models",
@@ -95,7 +110,9 @@ _HOMES = {
     "MemoryOptions": "_chat",
     "MemoryUse": "_chat_models",
     "Message": "_chat_models",
+    "NOT_GIVEN": "_memory_calls",
     "NotFoundError": "_errors",
+    "NotGiven": "_memory_calls",
     "PermissionDeniedError": "_errors",
     "RateLimitError": "_errors",
     "RawResponse": "_reply",
@@ -105,9 +122,13 @@ _HOMES = {
     "UnprocessableEntityError": "_errors",
     "Usage": "_chat_models",
     "UserClient": "_user",
+    "UserCount": "_memory_models",
+    "UserPage": "_page",
+    "Users": "_users",
 }
 
 __all__ = [
+    "NOT_GIVEN",
     "APIConnectionError",
     "APIError",
     "APIResponseValidationError",
@@ -116,11 +137,14 @@ __all__ = [
     "AddOutcome",
     "AddResult",
     "AsyncChatStream",
+    "AsyncFactExport",
     "AsyncFactPage",
     "AsyncInferScale",
     "AsyncInferScaleClient",
     "AsyncMemories",
     "AsyncUserClient",
+    "AsyncUserPage",
+    "AsyncUsers",
     "AuthenticationError",
     "BadRequestError",
     "BoundChatOptions",
@@ -131,10 +155,15 @@ __all__ = [
     "ConflictError",
     "DeleteResult",
     "Fact",
+    "FactEvent",
+    "FactExport",
+    "FactHistory",
     "FactInput",
     "FactPage",
+    "FailedLine",
     "Footprint",
     "Hit",
+    "ImportResult",
     "InferScale",
     "InferScaleClient",
     "InferScaleError",
@@ -145,6 +174,7 @@ __all__ = [
     "MemoryUse",
     "Message",
     "NotFoundError",
+    "NotGiven",
     "PermissionDeniedError",
     "RateLimitError",
     "RawResponse",
@@ -154,6 +184,9 @@ __all__ = [
     "UnprocessableEntityError",
     "Usage",
     "UserClient",
+    "UserCount",
+    "UserPage",
+    "Users",
     "__version__",
 ]
 

@@ -16,6 +16,7 @@ from inferscale_sdk._memory_models import Footprint, Status
 from inferscale_sdk._stream import AsyncChatStream
 from inferscale_sdk._transport import AsyncHttpClient, AsyncTransport, Timeout
 from inferscale_sdk._user import AsyncUserClient
+from inferscale_sdk._users import AsyncUsers
 
 
 class AsyncInferScaleClient:
@@ -61,6 +62,11 @@ class AsyncInferScaleClient:
     def memories(self) -> AsyncMemories:
         """Add, find and forget facts."""
         return AsyncMemories(self._transport)
+
+    @property
+    def users(self) -> AsyncUsers:
+        """Who has facts; for admins."""
+        return AsyncUsers(self._transport)
 
     @overload
     async def chat(

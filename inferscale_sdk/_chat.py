@@ -29,6 +29,8 @@ class MemoryOptions(TypedDict, total=False):
     """How many facts to recall at most."""
     min_score: float
     """Leave out facts whose cosine similarity to the question is lower."""
+    filter: Mapping[str, object]
+    """Leave out facts that it does not match; the same language as in `memories.search`."""
     context: Sequence[str]
     """Texts retrieved elsewhere, injected the same way."""
     remember: bool

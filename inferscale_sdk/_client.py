@@ -16,6 +16,7 @@ from inferscale_sdk._memory_models import Footprint, Status
 from inferscale_sdk._stream import ChatStream
 from inferscale_sdk._transport import HttpClient, Timeout, Transport
 from inferscale_sdk._user import UserClient
+from inferscale_sdk._users import Users
 
 
 class InferScaleClient:
@@ -61,6 +62,11 @@ class InferScaleClient:
     def memories(self) -> Memories:
         """Add, find and forget facts."""
         return Memories(self._transport)
+
+    @property
+    def users(self) -> Users:
+        """Who has facts; for admins."""
+        return Users(self._transport)
 
     @overload
     def chat(

@@ -5,15 +5,29 @@ Each function returns a Call; `Memories` and `AsyncMemories` send it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from functools import partial
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from inferscale_sdk import _request
 from inferscale_sdk._chat import as_list
-from inferscale_sdk._memory_models import AddResult, DeleteResult, Fact, FactSlice, Footprint, SearchResult, Status
+from inferscale_sdk._memory_models import (
+    AddResult,
+    DeleteResult,
+    Fact,
+    FactHistory,
+    FactSlice,
+    Footprint,
+    SearchResult,
+    Slice,
+    Status,
+    UserCount,
+    UserSlice,
+)
 from inferscale_sdk._owner import check_id, segment
 from inferscale_sdk._reply import Reply
 from inferscale_sdk._request import Call
@@ -24,7 +38,23 @@ ONE_ROUTE = "/v1/memories/{id}"
 _HEADER_SAFE = re.compile(r"[\x21-\x7e]{1,255}")
 
 Timestamp = float | str | datetime
-"""When something was said: a datetime with a time zone, Unix seconds (UTC), or ISO 8601 text."""
+"""A moment: a datetime with a time zone, Unix seconds (UTC), or ISO 8601 text."""
+
+Filter = Mapping[str, object]
+"""`{"key": value}` or `{"key": {"gte": 3}}` over metadata and the fact's own fields, combined by and, or, not."""
+
+
+class NotGiven(Enum):
+    """The type of NOT_GIVEN."""
+
+    NOT_GIVEN = "NOT_GIVEN"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+NOT_GIVEN: Literal[NotGiven.NOT_GIVEN] = NotGiven.NOT_GIVEN
+"""For an argument whose None means something: "remove it"."""
 
 
 class _FactText(TypedDict):
@@ -38,6 +68,7 @@ class FactInput(_FactText, total=False):
     timestamp: Timestamp | None
     session_id: str | None
     metadata: Mapping[str, object] | None
+    expires_at: Timestamp | None
 
 
 def add(
@@ -48,6 +79,7 @@ def add(
     session_id: str | None = None,
     timestamp: Timestamp | None = None,
     metadata: Mapping[str, object] | None = None,
+    expires_at: Timestamp | None = None,
     infer: bool | None = None,
     idempotency_key: str | None = None,
 ) -> Call[AddResult]:
@@ -59,8 +91,9 @@ def add(
         "facts": None if facts is None else [_fact_json(fact) for fact in as_list(facts, "facts")],
         "messages": None if messages is None else as_list(messages, "messages"),
         "session_id": None if session_id is None else check_id(session_id, "session_id"),
-        "timestamp": _time_json(timestamp),
+        "timestamp": time_json(timestamp, "timestamp"),
         "metadata": metadata,
+        "expires_at": time_json(expires_at, "expires_at"),
         "infer": infer,
     }
     key = _checked_key(idempotency_key)
@@ -69,18 +102,55 @@ def add(
     return Call(request, reader(AddResult))
 
 
-def search(user: str, query: str, *, k: int | None = None, min_score: float | None = None) -> Call[SearchResult]:
+def search(
+    user: str, query: str, *, k: int | None = None, min_score: float | None = None, filter: Filter | None = None
+) -> Call[SearchResult]:
     """Find a user's facts by meaning."""
     if not isinstance(query, str):
         raise TypeError(f"query must be a str, not {type(query).__name__}")
-    body = {"user_id": check_id(user), "query": query, "k": k, "min_score": min_score}
+    body = {"user_id": check_id(user), "query": query, "k": k, "min_score": min_score, "filter": filter}
     return Call(_request.post(f"{ROUTE}/search", body, user=user), reader(SearchResult))
 
 
-def list_page(user: str, *, limit: int | None = None, cursor: str | None = None) -> Call[FactSlice]:
+def list_page(
+    user: str, *, limit: int | None = None, cursor: str | None = None, filter: Filter | None = None
+) -> Call[Slice[Fact]]:
     """One page of a user's facts."""
     size = None if limit is None else str(limit)
-    return Call(_request.get(ROUTE, user=check_id(user), limit=size, cursor=cursor), reader(FactSlice))
+    where = None if filter is None else json.dumps(filter, ensure_ascii=False, allow_nan=False)
+    request = _request.get(ROUTE, user=check_id(user), limit=size, cursor=cursor, filter=where)
+    return Call(request, reader(FactSlice))
+
+
+def users_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Slice[UserCount]]:
+    """One page of the users that have facts."""
+    size = None if limit is None else str(limit)
+    return Call(_request.get("/v1/users", limit=size, cursor=cursor), reader(UserSlice))
+
+
+def update(
+    id: str,
+    user: str | None = None,
+    *,
+    text: str | None = None,
+    metadata: Mapping[str, object] | None = None,
+    timestamp: Timestamp | NotGiven | None = NOT_GIVEN,
+    expires_at: Timestamp | NotGiven | None = NOT_GIVEN,
+) -> Call[Fact]:
+    """Change one fact."""
+    body: dict[str, object] = {"text": text, "metadata": metadata}
+    body = {key: value for key, value in body.items() if value is not None}
+    moments = {"timestamp": timestamp, "expires_at": expires_at}
+    body |= {key: time_json(at, key) for key, at in moments.items() if not isinstance(at, NotGiven)}
+    if not body:
+        raise ValueError("update() takes at least one of text, metadata, timestamp and expires_at")
+    return Call(_request.patch(ONE_ROUTE, _one_path(id), body, user=_checked(user)), reader(Fact))
+
+
+def history(id: str, user: str | None = None) -> Call[FactHistory]:
+    """What happened to one fact."""
+    request = _request.get(f"{ONE_ROUTE}/history", f"{_one_path(id)}/history", user=_checked(user))
+    return Call(request, reader(FactHistory))
 
 
 def get(id: str, user: str | None = None) -> Call[Fact]:
@@ -141,12 +211,13 @@ def _fact_json(fact: object) -> object:
     if "text" not in fact:
         raise ValueError(f"a fact needs 'text'; this one has {sorted(fact)}")
     given = {key: value for key, value in fact.items() if value is not None}
-    return given | ({"timestamp": _time_json(given["timestamp"])} if "timestamp" in given else {})
+    return given | {key: time_json(given[key], key) for key in ("timestamp", "expires_at") if key in given}
 
 
-def _time_json(moment: Timestamp | None) -> float | str | None:
+def time_json(moment: Timestamp | None, name: str) -> float | str | None:
+    """A moment as JSON. Raises ValueError for a datetime without a time zone."""
     if not isinstance(moment, datetime):
         return moment
     if moment.tzinfo is None:
-        raise ValueError(f"timestamp={moment!r}: needs a time zone, for example tzinfo=datetime.UTC")
+        raise ValueError(f"{name}={moment!r}: needs a time zone, for example tzinfo=datetime.UTC")
     return moment.timestamp()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from pydantic import AliasChoices, Field
 
 from inferscale_sdk._wire import Wire
 
+T = TypeVar("T")
+
 
 class Fact(Wire):
-    """A remembered sentence. `timestamp` is when it was said, `created_at` when it was stored; both in UTC."""
+    """A remembered sentence. Times in UTC: `timestamp` is when it was said, `created_at` and `updated_at` when it was
+    stored and last changed, `expires_at` when it will be forgotten (None: never)."""
 
     id: str
     text: str
@@ -20,6 +24,8 @@ class Fact(Wire):
     timestamp: datetime | None = None
     metadata: dict[str, object] = Field(default_factory=dict)
     created_at: datetime | None = None
+    updated_at: datetime | None = None
+    expires_at: datetime | None = None
 
 
 class Hit(Fact):
@@ -72,12 +78,70 @@ class AddResult(Wire):
         return tuple(outcome.id for outcome in self.results if outcome.id is not None)
 
 
-class FactSlice(Wire):
-    """One page as it is on the wire, oldest fact first."""
+class Slice(Wire, Generic[T]):
+    """One page as it is on the wire."""
 
-    data: tuple[Fact, ...]
+    data: tuple[T, ...]
     next_cursor: str | None = None
     has_more: bool = False
+
+
+class FactSlice(Slice[Fact]):
+    """One page of facts, oldest first."""
+
+
+class UserCount(Wire):
+    """A user that has facts, and how many."""
+
+    user_id: str
+    facts: int
+
+
+class UserSlice(Slice[UserCount]):
+    """One page of users."""
+
+
+class FactEvent(Wire):
+    """What happened to a fact: `event` is added, updated, deleted or expired, `at` is when (UTC).
+
+    `text` and `metadata` are what the fact said since then; None for all events once the fact is gone.
+    """
+
+    event: str
+    at: datetime
+    text: str | None = None
+    metadata: dict[str, object] | None = None
+
+
+class FactHistory(Wire):
+    """The life of one fact, oldest event first. Iterates over its events."""
+
+    id: str
+    events: tuple[FactEvent, ...] = Field(validation_alias=AliasChoices("data", "events"))
+
+    def __iter__(self) -> Iterator[FactEvent]:  # type: ignore[override]
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __getitem__(self, position: int) -> FactEvent:
+        return self.events[position]
+
+
+class FailedLine(Wire):
+    """A line of an import that was not stored, counted from 1, and why."""
+
+    line: int
+    reason: str
+
+
+class ImportResult(Wire):
+    """What became of an import: facts stored, facts that were there already, and lines that failed."""
+
+    imported: int = 0
+    duplicates: int = 0
+    failed: tuple[FailedLine, ...] = ()
 
 
 class DeleteResult(Wire):
@@ -88,10 +152,14 @@ class DeleteResult(Wire):
 
 
 class Footprint(Wire):
-    """What one user's memory takes: facts, tokens, and bytes per tier (device, host, disk, facts, index)."""
+    """What one user's memory takes: facts, tokens, and bytes per tier (device, host, disk, facts, index).
+
+    `queued` is how many facts wait for their KV; until then they are served as text.
+    """
 
     facts: int
     tokens: int | None = None
+    queued: int = 0
     bytes: dict[str, int] = Field(default_factory=dict)
 
 

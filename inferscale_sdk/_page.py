@@ -1,38 +1,39 @@
-"""Pages of facts that fetch the next one when iterated."""
+"""Pages that fetch the next one when iterated: of facts, and of users."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Generic, Self, TypeVar
 
 from inferscale_sdk._errors import APIResponseValidationError
-from inferscale_sdk._memory_calls import list_page
-from inferscale_sdk._memory_models import Fact, FactSlice
+from inferscale_sdk._memory_models import Fact, Slice, UserCount
 from inferscale_sdk._request import Call
 from inferscale_sdk._transport import AsyncTransport, Transport
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """Which page of whose facts."""
+class Listing(Generic[T]):
+    """Which page of what: `build` makes the request for the page behind a cursor (None: the first)."""
 
-    user: str
-    limit: int | None
+    build: Callable[[str | None], Call[Slice[T]]]
     cursor: str | None
 
-    def call(self) -> Call[FactSlice]:
-        """The request for this page. Raises TypeError, ValueError for a bad user."""
-        return list_page(self.user, limit=self.limit, cursor=self.cursor)
+    def call(self) -> Call[Slice[T]]:
+        """The request for this page. Raises what `build` raises for bad arguments."""
+        return self.build(self.cursor)
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
-    listing: Listing
-    slice: FactSlice
+class _Page(Generic[T]):
+    listing: Listing[T]
+    slice: Slice[T]
 
     @property
-    def data(self) -> tuple[Fact, ...]:
-        """The facts of this page alone, oldest first."""
+    def data(self) -> tuple[T, ...]:
+        """What stands on this page alone."""
         return self.slice.data
 
     @property
@@ -54,7 +55,7 @@ class _Page:
         """Whether `get_next_page` has one to get."""
         return self.has_more and self.next_cursor is not None
 
-    def _next(self) -> Listing:
+    def _next(self) -> Listing[T]:
         if not self.has_next_page():
             raise ValueError("this is the last page; ask has_next_page() first")
         if self.next_cursor == self.listing.cursor:
@@ -66,16 +67,21 @@ class _Page:
 
 
 @dataclass(frozen=True, slots=True)
-class FactPage(_Page):
+class Page(_Page[T]):
     """One page; iterating goes on over all later pages."""
 
     _transport: Transport
 
-    def get_next_page(self) -> FactPage:
-        """The page after this. Raises ValueError on the last one, else APIError."""
-        return fetch(self._transport, self._next())
+    @classmethod
+    def fetch(cls, transport: Transport, listing: Listing[T]) -> Self:
+        """Get one page. Raises TypeError, ValueError for bad arguments, else APIError."""
+        return cls(listing, transport.call(listing.call()), transport)
 
-    def __iter__(self) -> Iterator[Fact]:
+    def get_next_page(self) -> Self:
+        """The page after this. Raises ValueError on the last one, else APIError."""
+        return self.fetch(self._transport, self._next())
+
+    def __iter__(self) -> Iterator[T]:
         page = self
         yield from page.data
         while page.has_next_page():
@@ -84,30 +90,41 @@ class FactPage(_Page):
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncFactPage(_Page):
+class AsyncPage(_Page[T]):
     """One page; iterating (`async for`) goes on over all later pages."""
 
     _transport: AsyncTransport
 
-    async def get_next_page(self) -> AsyncFactPage:
-        """The page after this. Raises ValueError on the last one, else APIError."""
-        return await fetch_async(self._transport, self._next())
+    @classmethod
+    async def fetch(cls, transport: AsyncTransport, listing: Listing[T]) -> Self:
+        """Get one page. Raises TypeError, ValueError for bad arguments, else APIError."""
+        return cls(listing, await transport.call(listing.call()), transport)
 
-    async def __aiter__(self) -> AsyncIterator[Fact]:
+    async def get_next_page(self) -> Self:
+        """The page after this. Raises ValueError on the last one, else APIError."""
+        return await self.fetch(self._transport, self._next())
+
+    async def __aiter__(self) -> AsyncIterator[T]:
         page = self
-        for fact in page.data:
-            yield fact
+        for one in page.data:
+            yield one
         while page.has_next_page():
             page = await page.get_next_page()
-            for fact in page.data:
-                yield fact
+            for one in page.data:
+                yield one
 
 
-def fetch(transport: Transport, listing: Listing) -> FactPage:
-    """Get one page. Raises TypeError, ValueError for a bad user, else APIError."""
-    return FactPage(listing, transport.call(listing.call()), transport)
+class FactPage(Page[Fact]):
+    """A page of one user's facts, oldest first."""
 
 
-async def fetch_async(transport: AsyncTransport, listing: Listing) -> AsyncFactPage:
-    """Get one page. Raises TypeError, ValueError for a bad user, else APIError."""
-    return AsyncFactPage(listing, await transport.call(listing.call()), transport)
+class AsyncFactPage(AsyncPage[Fact]):
+    """A page of one user's facts, oldest first."""
+
+
+class UserPage(Page[UserCount]):
+    """A page of users that have facts, with their counts."""
+
+
+class AsyncUserPage(AsyncPage[UserCount]):
+    """A page of users that have facts, with their counts."""

@@ -79,10 +79,27 @@ def post(
     return Request("POST", route, route, {}, mine, encode(body), timeout, default_timeout_s)
 
 
+def patch(route: str, path: str, body: Mapping[str, object], *, user: str | None) -> Request:
+    """A PATCH of JSON, None included: there it means "remove". Raises like `post`."""
+    headers = {"content-type": "application/json", **owner_headers(user)}
+    query = {} if user is None else {"user_id": user}
+    return Request("PATCH", route, path, query, headers, to_json(body), default_timeout_s=LONG_TIMEOUT_S)
+
+
+def post_lines(route: str, lines: bytes, *, user: str) -> Request:
+    """A POST of NDJSON for a user."""
+    headers = {"content-type": "application/x-ndjson", **owner_headers(user)}
+    return Request("POST", route, route, {"user_id": user}, headers, lines, default_timeout_s=LONG_TIMEOUT_S)
+
+
 def encode(body: Mapping[str, object]) -> bytes:
     """Compact UTF-8 JSON; keys whose value is None are left out at the top level."""
-    given = {key: value for key, value in body.items() if value is not None}
-    return json.dumps(given, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    return to_json({key: value for key, value in body.items() if value is not None})
+
+
+def to_json(value: object) -> bytes:
+    """Compact UTF-8 JSON. Raises ValueError for NaN and lone surrogates, TypeError for what is not JSON."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
 
 
 def owner_headers(user: str | None) -> dict[str, str]:

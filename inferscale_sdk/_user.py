@@ -25,8 +25,13 @@ class UserMemories:
         self.search = partial(memories.search, user)
         self.list = partial(memories.list, user)
         self.get = partial(memories.get, user=user)
+        self.update = partial(memories.update, user=user)
+        self.history = partial(memories.history, user=user)
         self.delete = partial(memories.delete, user=user)
         self.delete_all = partial(memories.delete_all, user)
+        self.export = partial(memories.export, user)
+        self.import_ = partial(memories.import_, user)
+        self.wait_encoded = partial(memories.wait_encoded, user)
 
 
 class UserClient:
@@ -71,8 +76,13 @@ class AsyncUserMemories:
         self.search = partial(memories.search, user)
         self.list = partial(memories.list, user)
         self.get = partial(memories.get, user=user)
+        self.update = partial(memories.update, user=user)
+        self.history = partial(memories.history, user=user)
         self.delete = partial(memories.delete, user=user)
         self.delete_all = partial(memories.delete_all, user)
+        self.export = partial(memories.export, user)
+        self.import_ = partial(memories.import_, user)
+        self.wait_encoded = partial(memories.wait_encoded, user)
 
 
 class AsyncUserClient:

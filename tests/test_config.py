@@ -155,3 +155,62 @@ def test_home_is_expanded_in_folders(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_config_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         setattr(ServerConfig(), "port", 1)  # noqa: B010
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "text", "source"),
+    [
+        ({"port": "x"}, {}, "", "--port"),
+        ({"model": ""}, {}, "", "MODEL"),
+        ({"kv_device_gib": "0"}, {"INFERSCALE_KV_DEVICE_GIB": "1"}, "", "--kv-device-gib"),
+        ({}, {"INFERSCALE_PORT": "x"}, "", "environment variable INFERSCALE_PORT"),
+        ({}, {"INFERSCALE_PORT": "x"}, "port = 1", "environment variable INFERSCALE_PORT"),
+        ({}, {}, 'port = "x"', r"inferscale.toml, key 'port'"),
+        ({}, {"INFERSCALE_HOST": "0.0.0.0"}, "", "environment variable INFERSCALE_HOST"),
+    ],
+)
+def test_an_error_says_where_the_value_was_read(
+    tmp_path: Path, flags: dict[str, object], environ: dict[str, str], text: str, source: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(flags, environ, toml(tmp_path, text))
+    assert source in str(caught.value).split(": ")[0]
+
+
+@pytest.mark.parametrize("key", [name for name in ServerConfig.model_fields if name != "insecure"])
+def test_true_is_no_value_for_anything_but_a_switch(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}': value True"):
+        load_config({}, {}, toml(tmp_path, f"{key} = true"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_public_address_with_keys_needs_no_consent(host: str) -> None:
+    assert load_config({"host": host, "api_keys": "keys"}, {}).host == host
+
+
+def test_every_setting_is_documented_with_its_flag_variable_and_default() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text("utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| `")]
+    rows = [tuple(cell.strip() for cell in line.split("|")[1:4]) for line in lines]
+    assert rows == [
+        (f"`{name}`", _flag_of(name), "–" if field.default is None else f"`{str(field.default).lower()}`")
+        for name, field in ServerConfig.model_fields.items()
+    ]
+
+
+def _flag_of(name: str) -> str:
+    return "`MODEL`" if name == "model" else f"`--{name.replace('_', '-')}`"
+
+
+def test_the_embedders_key_comes_from_its_own_setting_or_openais_and_is_never_shown() -> None:
+    own, openais = {"INFERSCALE_EMBEDDER_KEY": "sk-own"}, {"OPENAI_API_KEY": "sk-openai"}
+    assert load_config({}, {}).embedder_secret is None
+    assert load_config({}, openais).embedder_secret == "sk-openai"
+    config = load_config({}, own | openais)
+    assert config.embedder_secret == "sk-own" and "sk-" not in repr(config) + str(config) + config.model_dump_json()
+
+
+def test_a_misspelt_key_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigError, match="INFERSCALE_EMBEDER_KEY") as caught:
+        load_config({}, {"INFERSCALE_EMBEDER_KEY": "sk-own"})
+    assert "sk-own" not in str(caught.value)

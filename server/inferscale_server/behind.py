@@ -6,12 +6,14 @@ content lies in a copy that no prompt holds. It is encoded behind the primer's f
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from inferscale_server.catalog import Chunk
+from inferscale_server.catalog import Chunk, ChunkKey
 from inferscale_server.command import Injection
 from inferscale_server.extents import first_rows
+from inferscale_server.kv_codec import KvIdentity, Seen, digest_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,45 @@ class Span:
 class PrimerText:
     """The tokens of header and primer facts, and where each fact's line stands in them."""
 
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] = ()
     spans: Mapping[str, Span] = field(default_factory=dict)
+
+    def before(self, fact_id: str) -> tuple[int, ...]:
+        """All of it, or what stands before the fact's own line."""
+        span = self.spans.get(fact_id)
+        return self.token_ids if span is None else self.token_ids[: span.start]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What a batch is encoded behind: the text, and the facts in it, in order. Nothing unless told."""
+
+    text: PrimerText = PrimerText()
+    seen: tuple[Seen, ...] = ()
+
+    @property
+    def fact_ids(self) -> frozenset[str]:
+        """The facts whose text keys and values encoded behind this have seen."""
+        return frozenset(seen.fact_id for seen in self.seen)
+
+    def identity(self, fingerprint: str, key: ChunkKey, mark: str, token_ids: Sequence[int]) -> KvIdentity:
+        """What chunk KV of these tokens, encoded behind this, is; `mark` is the digest of a fact's own line."""
+        return KvIdentity(
+            fingerprint=fingerprint,
+            owner=key.owner.digest(),
+            kind=key.kind,
+            name=key.name,
+            mark=mark,
+            tokens=len(token_ids),
+            token_digest=digest_of(token_ids),
+            before_digest=digest_of(self.text.before(key.name)),
+            behind=self.seen,
+        )
+
+
+def mark_of(line: str) -> str:
+    """Names what a fact said, so that KV of an older wording is known as such."""
+    return hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def primer_text(header: Sequence[int], lines: Mapping[str, tuple[int, ...]], room_tokens: int) -> PrimerText:
@@ -49,6 +88,5 @@ class EncodedPrimer:
 
     def injection_for(self, fact_id: str) -> Injection:
         """All of it, or what stands before the fact's own line."""
-        span = self.text.spans.get(fact_id)
-        length = len(self.chunk.token_ids) if span is None else span.start
+        length = len(self.text.before(fact_id))
         return Injection(self.chunk.token_ids[:length], first_rows(self.chunk.extents, length))

@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from inferscale_server.catalog import Catalog, ChunkKey
@@ -16,13 +17,17 @@ from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.metrics import Metrics
 from inferscale_server.edge.services import Footprint, Services
-from inferscale_server.embed import Embedder
+from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.encode import Encoder
+from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
+from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall
 from inferscale_server.salts import Salts
+from inferscale_server.sweeper import sweep_forever
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Owner
+from inferscale_server.upkeep import Upkeep
 
 WATCH_INTERVAL_S = 15.0
 
@@ -56,12 +61,14 @@ class Brain:
     support: KvSupport
     header_key: ChunkKey
     engine_stats: Callable[[], Awaitable[list[dict[str, Any]]]]
+    disk: KvDisk | None = None
     workers: list[dict[str, Any]] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start_encoding(self) -> None:
-        """Queue what was stored before this start, and work in the background from now on. Nothing without KV mode."""
+        """Sweep what expires and, in KV mode, encode what was stored before this start; in the background, from now."""
+        self._tasks.append(asyncio.create_task(sweep_forever(self.memory)))
         if self.support.refusals:
             return
         for owner in self.memory.owners():
@@ -76,13 +83,21 @@ class Brain:
         await self.memory.aclose()
         self.folder.release()
 
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        """What the operator's routes do."""
+        return Upkeep(self.config.facts_path, self.memory, self.config.data_path / KV_FOLDER, self._load_embedder)
+
+    def _load_embedder(self, name: str) -> Embedder:
+        return load_embedder(name, self.config.embedder_url, self.config.embedder_secret)
+
     def services(self) -> Services:
         """What the routes see."""
         return Services(
             memory=self.memory,
             footprint=self.footprint,
             embed=self.embed,
-            embedder=self.embedder.name,
+            embedder=self.memory.embedder.name,
             not_ready=self.not_ready,
             status=self.status,
             default_k=self.config.k,
@@ -101,9 +116,10 @@ class Brain:
             tokens=tokens,
             device_bytes=tokens * self.support.bytes_per_row,
             host_bytes=0,
-            disk_bytes=0,
+            disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
             facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
             index_bytes=self.memory.index_bytes(owner),
+            queued=0 if self.support.refusals else self.encoder.queued_of(owner),
         )
 
     def not_ready(self) -> str | None:
@@ -127,17 +143,21 @@ class Brain:
             for rank, stats in enumerate(self.workers):
                 self.note_faults(f"worker{rank}", stats["errors"])
             self.refresh_metrics()
+            if self.disk is not None:
+                await self.disk.note_used(self.catalog.take_used())
 
     def refresh_metrics(self) -> None:
         """Set the gauges."""
         self.metrics.encode_queue(self.encoder.queued())
         self.metrics.slab(self.catalog.rows_used, self.catalog.rows)
+        if self.disk is not None:
+            self.metrics.kv_disk(self.disk.shelf.bytes, len(self.disk.shelf))
 
     def status(self) -> dict[str, object]:
         """Model, KV support, gate, slab and encoding, without a word about anybody's facts."""
         return {
             "model": self.model_name,
-            "embedder": self.embedder.name,
+            "embedder": self.memory.embedder.name,
             "recipe": self.config.recipe,
             "fingerprint": self.catalog.fingerprint,
             "kv": {
@@ -153,6 +173,7 @@ class Brain:
                 "bytes_per_row": self.support.bytes_per_row,
                 "pins": self.catalog.pins,
             },
+            "disk": {} if self.disk is None else self.disk.status(),
             "encoding": {
                 "queued": self.encoder.queued(),
                 "running": self.encoder.running(),

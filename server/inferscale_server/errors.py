@@ -4,11 +4,15 @@ InferScaleError
 ├── RequestError                what the client wrote, or what the server cannot do for it now; has an HTTP status
 │   ├── InvalidRequest          400
 │   │   └── ExtractionUnavailable
+│   ├── Unauthorized            401
+│   ├── Forbidden               403
 │   ├── NotFound                404
+│   ├── Conflict                409
 │   ├── TooLarge                413
 │   ├── TooManyRequests         429
 │   ├── Unavailable             503
 │   └── StorageFull             507
+├── KvFileError                 a file with chunk KV does not check out; never reaches a client
 └── StartupError                the server cannot start; one line for the terminal, exit code 2
     ├── ConfigError             an option, environment variable or config file is wrong
     ├── UnsupportedOption       a vLLM option that breaks the design
@@ -31,11 +35,14 @@ class RequestError(InferScaleError):
     status = 500
     type = "server_error"
 
-    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, code: str | None = None, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code or self.default_code
         self.param = param
+        self.retry_after_s = retry_after_s
 
     default_code = "internal_error"
 
@@ -54,12 +61,36 @@ class ExtractionUnavailable(InvalidRequest):
     default_code = "extraction_unavailable"
 
 
+class Unauthorized(RequestError):
+    """No API key, or none that is valid now. Says the same whichever it is."""
+
+    status = 401
+    type = "invalid_request_error"
+    default_code = "invalid_api_key"
+
+
+class Forbidden(RequestError):
+    """The key is valid, but not for this."""
+
+    status = 403
+    type = "permission_error"
+    default_code = "forbidden"
+
+
 class NotFound(RequestError):
     """No such route, or no such fact for this owner."""
 
     status = 404
     type = "invalid_request_error"
     default_code = "not_found"
+
+
+class Conflict(RequestError):
+    """What is there already does not go with what is asked for."""
+
+    status = 409
+    type = "invalid_request_error"
+    default_code = "conflict"
 
 
 class TooLarge(RequestError):
@@ -92,6 +123,14 @@ class StorageFull(RequestError):
     status = 507
     type = "server_error"
     default_code = "storage_full"
+
+
+class KvFileError(InferScaleError):
+    """A file with chunk KV cannot be written, or does not check out. `reason` is one of a fixed set of words."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
 
 
 class StartupError(InferScaleError):

@@ -6,38 +6,69 @@ KV. Everything else in a data folder can be rebuilt from here.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import json
-import re
 import sqlite3
 import time
-import unicodedata
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from inferscale_server.cursors import check_limit, cursor_after_seq, cursor_after_user, seq_of, user_of
 from inferscale_server.database import Connect, Database
-from inferscale_server.errors import ConfigError, InvalidRequest, StorageFull, StoreCorrupt
-from inferscale_server.limits import MAX_FACTS_PER_OWNER, MAX_PAGE
-from inferscale_server.types import AddOutcome, Fact, FactDraft, FactPage, Owner
+from inferscale_server.errors import ConfigError, StorageFull, StoreCorrupt
+from inferscale_server.fact_rows import (
+    COLUMNS,
+    add_one,
+    bump_epoch,
+    bytes_of,
+    check_unique,
+    end_facts,
+    fact_of_row,
+    rewrite,
+)
+from inferscale_server.filters import Filter
+from inferscale_server.history import drop_tombstones, note_update, read_history
+from inferscale_server.limits import MAX_BYTES_PER_OWNER, MAX_FACTS_PER_OWNER
+from inferscale_server.outcomes import drop_old_outcomes, drop_outcomes_of, earlier_outcomes, keep_outcomes
+from inferscale_server.types import (
+    AddOutcome,
+    Fact,
+    FactDraft,
+    FactEvent,
+    FactHistory,
+    FactPage,
+    IdempotencyKey,
+    Owner,
+    UserCount,
+    UserPage,
+)
 
-COLUMNS = "id, tenant, user, seq, text, speaker, occurred_at, session_id, metadata, created_at"
-MAX_SEQ = 2**63 - 1
+SCAN_ROWS = 500
+"""Facts read at a stretch: a filtered page over many facts must not keep writers waiting."""
+EXPIRED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnerVectors:
-    """One owner's embeddings, oldest fact first. `matrix` is float32 [facts, dimension], row i belongs to id i."""
+    """One owner's embeddings, oldest fact first. `matrix` is float32 [vectors, dimension], row i belongs to id i.
+
+    The id of a fact that is embedded in pieces stands several times in a row.
+    """
 
     owner: Owner
     fact_ids: tuple[str, ...]
     matrix: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Facts of one owner that have been removed because their time had come."""
+
+    owner: Owner
+    fact_ids: tuple[str, ...]
 
 
 class FactStore:
@@ -47,30 +78,77 @@ class FactStore:
     """
 
     def __init__(
-        self, path: Path, *, max_facts_per_owner: int = MAX_FACTS_PER_OWNER, connect: Connect = sqlite3.connect
+        self,
+        path: Path,
+        *,
+        max_facts_per_owner: int = MAX_FACTS_PER_OWNER,
+        max_bytes_per_owner: int = MAX_BYTES_PER_OWNER,
+        connect: Connect = sqlite3.connect,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open or create the store. Raises StoreCorrupt, StartupError (newer schema) or DataFolderError."""
+        """Open or create the store. Raises StoreCorrupt, StartupError (newer schema) or DataFolderError.
+
+        `clock` gives Unix seconds: when things happened, and what has expired.
+        """
         self._database = Database(path, connect)
         self._max_facts_per_owner = max_facts_per_owner
+        self._max_bytes_per_owner = max_bytes_per_owner
+        self.now = clock
 
     def add(
-        self, owner: Owner, drafts: Sequence[FactDraft], embeddings: npt.NDArray[np.float32]
+        self,
+        owner: Owner,
+        drafts: Sequence[FactDraft],
+        embeddings: Sequence[npt.NDArray[np.float32]] | npt.NDArray[np.float32],
+        idempotency: IdempotencyKey | None = None,
     ) -> tuple[AddOutcome, ...]:
-        """Store the drafts in one transaction; row i of `embeddings` (float32 [drafts, dimension]) is draft i's.
+        """Store the drafts in one transaction; row i of `embeddings` is draft i's: float32
+        [dimension], or [pieces, dimension] for a long text.
 
         A draft whose text (after NFC and strip) and speaker the owner has already is a duplicate, also within this
-        call. Raises StorageFull, with nothing stored, when the owner would exceed the limit.
+        call; one that has expired already fails. With a key, a repeat stores nothing and returns what the first one
+        did. Raises StorageFull when the owner would exceed a limit, Conflict for a key that came with another body.
         """
-        assert embeddings.dtype == np.float32 and embeddings.ndim == 2, (embeddings.dtype, embeddings.shape)
+        assert all(one.dtype == np.float32 and one.ndim in (1, 2) for one in embeddings), embeddings
         assert len(drafts) == len(embeddings), (len(drafts), len(embeddings))
+        now = self.now()
         with self._database.transaction() as connection:
-            outcomes = tuple(
-                _add_one(connection, owner, draft, row) for draft, row in zip(drafts, embeddings, strict=True)
-            )
-            stored = sum(outcome.status == "stored" for outcome in outcomes)
-            if stored and _count(connection, owner) > self._max_facts_per_owner:
-                raise StorageFull(f"a user can have {self._max_facts_per_owner} facts; nothing was stored")
+            if idempotency is not None:
+                earlier = earlier_outcomes(connection, owner, idempotency, drafts, now)
+                if earlier is not None:
+                    return earlier
+            rows = zip(drafts, embeddings, strict=True)
+            outcomes = tuple(add_one(connection, owner, draft, row, now) for draft, row in rows)
+            if any(outcome.status == "stored" for outcome in outcomes):
+                self._check_quota(connection, owner)
+            if idempotency is not None:
+                keep_outcomes(connection, owner, idempotency, outcomes, now)
         return outcomes
+
+    def earlier(
+        self, owner: Owner, idempotency: IdempotencyKey, drafts: Sequence[FactDraft]
+    ) -> tuple[AddOutcome, ...] | None:
+        """What an add with this key has returned, None when there was none. Raises Conflict for another body."""
+        with self._database.reading() as connection:
+            return earlier_outcomes(connection, owner, idempotency, drafts, self.now())
+
+    def update(self, old: Fact, new: Fact, embedding: npt.NDArray[np.float32] | None, *, stale: bool) -> bool:
+        """Replace `old` by `new` (same id and owner), with a new embedding as in `add` unless it is None.
+
+        `stale` bumps the owner's epoch: what was derived from the old fact must not be used any more. False, with
+        nothing done, when the fact is gone. Raises Conflict when another fact of the owner says the same.
+        """
+        assert (old.id, old.owner, old.seq) == (new.id, new.owner, new.seq), (old.id, new.id)
+        with self._database.transaction() as connection:
+            check_unique(connection, new)
+            if not rewrite(connection, new, embedding):
+                return False
+            note_update(connection, old, new)
+            if bytes_of(new) > bytes_of(old):
+                self._check_quota(connection, new.owner)
+            if stale:
+                bump_epoch(connection, new.owner)
+        return True
 
     def get(self, owner: Owner, fact_id: str) -> Fact | None:
         """The owner's fact, or None: another owner's fact looks exactly like none."""
@@ -82,30 +160,55 @@ class FactStore:
         where = "tenant = ? AND user = ? AND id IN (SELECT value FROM json_each(?))"
         return {fact.id: fact for fact in self._select(where, (owner.tenant, owner.user, wanted))}
 
-    def page(self, owner: Owner, limit: int, cursor: str | None = None) -> FactPage:
-        """Up to `limit` facts, oldest first, after `cursor`. Raises InvalidRequest that names limit or cursor."""
-        if not 1 <= limit <= MAX_PAGE:
-            raise InvalidRequest(f"limit must be 1 to {MAX_PAGE}, not {limit}", param="limit")
-        after = 0 if cursor is None else _decode_cursor(cursor)
-        where = "tenant = ? AND user = ? AND seq > ? ORDER BY seq LIMIT ?"
-        facts = self._select(where, (owner.tenant, owner.user, after, limit + 1))
-        more = len(facts) > limit
-        return FactPage(facts[:limit], _encode_cursor(facts[limit - 1].seq) if more else None)
+    def page(self, owner: Owner, limit: int, cursor: str | None = None, where: Filter | None = None) -> FactPage:
+        """Up to `limit` facts that match and have not expired, oldest first, after `cursor`.
+
+        Raises InvalidRequest that names limit or cursor. Reads in pieces, between which others can write.
+        """
+        check_limit(limit)
+        after, now = seq_of(cursor), self.now()
+        rows = limit + 1 if where is None else SCAN_ROWS
+        found: list[Fact] = []
+        while len(found) <= limit:
+            scanned = self._scan(owner, after, rows, now)
+            found += [fact for fact in scanned if where is None or where.matches(fact)]
+            if len(scanned) < rows:
+                break
+            after = scanned[-1].seq
+        more = len(found) > limit
+        return FactPage(tuple(found[:limit]), cursor_after_seq(found[limit - 1].seq) if more else None)
+
+    def history(self, owner: Owner, fact_id: str) -> FactHistory:
+        """All events of a fact, oldest first, also of one that is gone; empty when the owner never had it."""
+        with self._database.reading() as connection:
+            noted = read_history(connection, owner, fact_id)
+        fact = None if noted else self.get(owner, fact_id)
+        return noted if fact is None else (FactEvent("added", fact.created_at, fact.text, fact.metadata),)
 
     def oldest(self, owner: Owner, n: int) -> tuple[Fact, ...]:
-        """The owner's first `n` facts, oldest first; fewer when there are fewer."""
+        """The owner's first `n` facts, oldest first; fewer when there are fewer. Expired ones too, until swept."""
         return self._select("tenant = ? AND user = ? ORDER BY seq LIMIT ?", (owner.tenant, owner.user, n))
 
     def count(self, owner: Owner) -> int:
         """How many facts the owner has."""
+        query = "SELECT count(*) FROM facts WHERE tenant = ? AND user = ?"
         with self._database.reading() as connection:
-            return _count(connection, owner)
+            return int(connection.execute(query, (owner.tenant, owner.user)).fetchone()[0])
 
     def owners(self) -> tuple[Owner, ...]:
         """Everyone who has at least one fact, by tenant and user."""
         with self._database.reading() as connection:
-            rows = connection.execute("SELECT DISTINCT tenant, user FROM facts ORDER BY tenant, user").fetchall()
+            rows = connection.execute("SELECT tenant, user FROM usage ORDER BY tenant, user").fetchall()
         return tuple(Owner(tenant, user) for tenant, user in rows)
+
+    def users(self, tenant: str, limit: int, cursor: str | None = None) -> UserPage:
+        """Up to `limit` users of the tenant who have facts, by name. Raises InvalidRequest for limit or cursor."""
+        check_limit(limit)
+        query = "SELECT user, facts FROM usage WHERE tenant = ? AND user > ? ORDER BY user LIMIT ?"
+        with self._database.reading() as connection:
+            rows = connection.execute(query, (tenant, user_of(cursor), limit + 1)).fetchall()
+        users = tuple(UserCount(user, facts) for user, facts in rows[:limit])
+        return UserPage(users, cursor_after_user(users[-1].user) if len(rows) > limit else None)
 
     def vectors(self) -> Iterator[OwnerVectors]:
         """All embeddings, one owner at a time, to rebuild an index. Raises StoreCorrupt for uneven lengths."""
@@ -114,28 +217,65 @@ class FactStore:
             with self._database.reading() as connection:
                 rows = connection.execute(query, (owner.tenant, owner.user)).fetchall()
             if rows:
-                yield OwnerVectors(owner, tuple(row[0] for row in rows), _matrix([row[1] for row in rows]))
+                yield _owner_vectors(owner, rows, self._dimension())
 
     def delete(self, owner: Owner, fact_id: str) -> bool:
         """Delete one fact and bump the owner's epoch, or do nothing and return False when it is not the owner's."""
-        statement = "DELETE FROM facts WHERE tenant = ? AND user = ? AND id = ?"
+        return bool(self.delete_many({owner: (fact_id,)})[owner])
+
+    def delete_many(self, doomed: Mapping[Owner, Sequence[str]]) -> dict[Owner, frozenset[str]]:
+        """Delete facts of several owners, all or none; returns which there were. Bumps the epochs of their owners."""
+        query = "SELECT id FROM facts WHERE tenant = ? AND user = ? AND id IN (SELECT value FROM json_each(?))"
+        gone: dict[Owner, frozenset[str]] = {}
         with self._database.transaction() as connection:
-            found = connection.execute(statement, (owner.tenant, owner.user, fact_id)).rowcount > 0
-            if found:
-                _bump_epoch(connection, owner)
-        return found
+            for owner, ids in doomed.items():
+                rows = connection.execute(query, (owner.tenant, owner.user, json.dumps(list(ids)))).fetchall()
+                gone[owner] = frozenset(row[0] for row in rows)
+                if rows:
+                    end_facts(connection, owner, tuple(gone[owner]), "deleted", self.now())
+        return gone
 
     def delete_owner(self, owner: Owner) -> tuple[str, ...]:
-        """Delete all facts of one owner, return their ids, oldest first. Bumps the epoch even when there are none."""
+        """Delete all facts and idempotency keys of one owner, return the facts' ids, oldest first.
+
+        Bumps the epoch even when there are none.
+        """
+        query = "SELECT id FROM facts WHERE tenant = ? AND user = ? ORDER BY seq"
         with self._database.transaction() as connection:
-            who = (owner.tenant, owner.user)
-            rows = connection.execute("SELECT id FROM facts WHERE tenant = ? AND user = ? ORDER BY seq", who).fetchall()
-            connection.execute("DELETE FROM facts WHERE tenant = ? AND user = ?", who)
-            _bump_epoch(connection, owner)
-        return tuple(row[0] for row in rows)
+            ids = tuple(row[0] for row in connection.execute(query, (owner.tenant, owner.user)).fetchall())
+            end_facts(connection, owner, ids, "deleted", self.now())
+            drop_outcomes_of(connection, owner)
+        return ids
+
+    def expire(self, now: float, owner: Owner | None = None) -> tuple[Expired, ...]:
+        """Delete up to EXPIRED_AT_ONCE facts whose time has come, of all owners or of one; bumps their epochs."""
+        query = (
+            "SELECT tenant, user, id FROM facts WHERE expires_at <= ?1 "
+            "AND (?2 IS NULL OR (tenant = ?2 AND user = ?3)) ORDER BY tenant, user, seq LIMIT ?4"
+        )
+        tenant, user = (None, None) if owner is None else (owner.tenant, owner.user)
+        with self._database.transaction() as connection:
+            overdue: dict[Owner, list[str]] = {}
+            for of_tenant, of_user, fact_id in connection.execute(
+                query, (now, tenant, user, EXPIRED_AT_ONCE)
+            ).fetchall():
+                overdue.setdefault(Owner(of_tenant, of_user), []).append(fact_id)
+            for of_owner, ids in overdue.items():
+                end_facts(connection, of_owner, ids, "expired", now)
+        return tuple(Expired(of_owner, tuple(ids)) for of_owner, ids in overdue.items())
+
+    def drop_old_outcomes(self, now: float) -> int:
+        """Forget idempotency keys that are too old to be asked for; returns how many."""
+        with self._database.transaction() as connection:
+            return drop_old_outcomes(connection, now)
+
+    def drop_tombstones(self, before: float) -> int:
+        """Forget also that facts existed which were deleted before this Unix time; returns how many."""
+        with self._database.transaction() as connection:
+            return drop_tombstones(connection, before)
 
     def epoch(self, owner: Owner) -> int:
-        """How often something of this owner was deleted; 0 for an unknown owner. Never goes back."""
+        """How often something of this owner was deleted or rewritten; 0 for an unknown owner. Never goes back."""
         query = "SELECT epoch FROM epochs WHERE owner_digest = ?"
         with self._database.reading() as connection:
             row = connection.execute(query, (owner.digest(),)).fetchone()
@@ -152,11 +292,24 @@ class FactStore:
             row = connection.execute("SELECT name, dimension FROM embedder").fetchone()
             if row is None:
                 connection.execute("INSERT INTO embedder VALUES (1, ?, ?)", (name, dimension))
+            elif row != (name, dimension) and connection.execute("SELECT 1 FROM facts LIMIT 1").fetchone() is None:
+                connection.execute("UPDATE embedder SET name = ?, dimension = ?", (name, dimension))
             elif row != (name, dimension):
                 raise ConfigError(
                     f"option 'embedder': value {name!r} ({dimension} dimensions) does not fit the stored facts, "
-                    f"which were embedded with {row[0]!r} ({row[1]} dimensions)"
+                    f"which were embedded with {row[0]!r} ({row[1]} dimensions); "
+                    f"to embed them anew: inferscale reindex --embedder {name}"
                 )
+
+    @property
+    def database(self) -> Database:
+        """The file underneath, for a verb that goes over all facts."""
+        return self._database
+
+    def _dimension(self) -> int | None:
+        with self._database.reading() as connection:
+            row = connection.execute("SELECT dimension FROM embedder").fetchone()
+        return None if row is None else int(row[0])
 
     def compact(self) -> None:
         """Remove the bytes of deleted facts from file and log; needs free disk space of the store's size."""
@@ -166,82 +319,31 @@ class FactStore:
         """Close the file; harmless when called twice."""
         self._database.close()
 
+    def _check_quota(self, connection: sqlite3.Connection, owner: Owner) -> None:
+        query = "SELECT facts, bytes FROM usage WHERE tenant = ? AND user = ?"
+        facts, size = connection.execute(query, (owner.tenant, owner.user)).fetchone()
+        if facts > self._max_facts_per_owner:
+            raise StorageFull(f"a user can have {self._max_facts_per_owner} facts; nothing was stored")
+        if size > self._max_bytes_per_owner:
+            raise StorageFull(
+                f"a user can have {self._max_bytes_per_owner} bytes of texts and metadata; nothing was stored"
+            )
+
+    def _scan(self, owner: Owner, after: int, rows: int, now: float) -> tuple[Fact, ...]:
+        where = "tenant = ? AND user = ? AND seq > ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY seq LIMIT ?"
+        return self._select(where, (owner.tenant, owner.user, after, now, rows))
+
     def _select(self, where: str, values: tuple[object, ...]) -> tuple[Fact, ...]:
         with self._database.reading() as connection:
             rows = connection.execute(f"SELECT {COLUMNS} FROM facts WHERE {where}", values).fetchall()
-        return tuple(_fact(*row) for row in rows)
+        return tuple(fact_of_row(*row) for row in rows)
 
 
-def _add_one(
-    connection: sqlite3.Connection, owner: Owner, draft: FactDraft, row: npt.NDArray[np.float32]
-) -> AddOutcome:
-    key = (owner.tenant, owner.user, _sameness(draft))
-    query = "SELECT id FROM facts WHERE tenant = ? AND user = ? AND sameness = ?"
-    known = connection.execute(query, key).fetchone()
-    if known is not None:
-        return AddOutcome(known[0], draft.text, "duplicate")
-    fact_id = uuid.uuid4().hex
-    connection.execute(
-        "INSERT INTO facts (tenant, user, sameness, id, text, speaker, occurred_at, session_id, metadata, created_at, "
-        "embedding) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*key, fact_id, *_columns(draft), time.time(), row.astype("<f4").tobytes()),
-    )
-    return AddOutcome(fact_id, draft.text, "stored")
-
-
-def _sameness(draft: FactDraft) -> bytes:
-    """What two drafts share when they are the same fact: a hash of normalised text and speaker."""
-    parts = [unicodedata.normalize("NFC", draft.text).strip(), draft.speaker]
-    return hashlib.sha256(json.dumps(parts).encode()).digest()
-
-
-def _columns(draft: FactDraft) -> tuple[object, ...]:
-    metadata = json.dumps(dict(draft.metadata), allow_nan=False)
-    return draft.text, draft.speaker, draft.occurred_at, draft.session_id, metadata
-
-
-def _fact(
-    fact_id: str,
-    tenant: str,
-    user: str,
-    seq: int,
-    text: str,
-    speaker: str | None,
-    occurred_at: float | None,
-    session_id: str | None,
-    metadata: str,
-    created_at: float,
-) -> Fact:
-    owner = Owner(tenant, user)
-    return Fact(fact_id, owner, seq, text, speaker, occurred_at, session_id, json.loads(metadata), created_at)
-
-
-def _count(connection: sqlite3.Connection, owner: Owner) -> int:
-    query = "SELECT count(*) FROM facts WHERE tenant = ? AND user = ?"
-    return int(connection.execute(query, (owner.tenant, owner.user)).fetchone()[0])
-
-
-def _bump_epoch(connection: sqlite3.Connection, owner: Owner) -> None:
-    statement = "INSERT INTO epochs VALUES (?, 1) ON CONFLICT (owner_digest) DO UPDATE SET epoch = epoch + 1"
-    connection.execute(statement, (owner.digest(),))
-
-
-def _matrix(rows: list[bytes]) -> npt.NDArray[np.float32]:
-    if len({len(row) for row in rows}) != 1 or len(rows[0]) % 4:
+def _owner_vectors(owner: Owner, rows: list[tuple[str, bytes]], dimension: int | None) -> OwnerVectors:
+    """Without a recorded dimension, the shortest embedding has one vector."""
+    size = 4 * (dimension or max(min(len(row[1]) for row in rows) // 4, 1))
+    if any(len(row[1]) % size or not row[1] for row in rows):
         raise StoreCorrupt("the fact store holds embeddings of uneven length; nothing was changed")
-    return np.frombuffer(b"".join(rows), dtype="<f4").astype(np.float32).reshape(len(rows), -1)
-
-
-def _encode_cursor(seq: int) -> str:
-    return base64.urlsafe_b64encode(f"after:{seq}".encode()).decode().rstrip("=")
-
-
-def _decode_cursor(cursor: str) -> int:
-    try:
-        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise InvalidRequest("cursor is not one that this server gave out", param="cursor") from error
-    match = re.fullmatch(rb"after:([0-9]{1,19})", raw)
-    if match is None or int(match[1]) > MAX_SEQ:
-        raise InvalidRequest("cursor is not one that this server gave out", param="cursor")
-    return int(match[1])
+    ids = tuple(fact_id for fact_id, raw in rows for _ in range(len(raw) // size))
+    matrix = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4").astype(np.float32).reshape(len(ids), -1)
+    return OwnerVectors(owner, ids, matrix)

@@ -6,22 +6,50 @@ no lock, because each read is a single dictionary lookup.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
 
 from inferscale_server.types import Fact, Owner
 
 
-class KnownFacts:
-    """Facts by owner and id, epochs by owner."""
+class FactBook(Protocol):
+    """Another copy, which follows this one in the writer thread."""
 
-    def __init__(self) -> None:
+    def add(self, facts: Iterable[Fact]) -> None:
+        """These are known now, or say something else."""
+
+    def remove(self, owner: Owner, fact_ids: Collection[str]) -> None:
+        """These are gone; some may never have been there."""
+
+    def remove_owner(self, owner: Owner) -> None:
+        """All of the owner's are gone."""
+
+
+class KnownFacts:
+    """Facts by owner and id, epochs by owner. Facts whose time has come are here until they are swept."""
+
+    def __init__(self, also: FactBook) -> None:
+        """`also` hears of every change."""
+        self._also = also
         self._facts: dict[Owner, dict[str, Fact]] = {}
+        self._mortal: dict[Owner, set[str]] = {}  # facts that expire some day
         self._epochs: dict[str, int] = {}
 
     def add(self, facts: Iterable[Fact]) -> None:
-        """Make facts readable."""
+        """Make facts readable; a changed fact takes its old version's place."""
         for fact in facts:
             self._facts.setdefault(fact.owner, {})[fact.id] = fact
+            if fact.expires_at is None:
+                self._drop_mortal(fact.owner, fact.id)
+            else:
+                self._mortal.setdefault(fact.owner, set()).add(fact.id)
+            self._also.add((fact,))
+
+    def lead(self, also: FactBook) -> None:
+        """Another book follows from now on."""
+        self._also = also
+        for of_owner in self._facts.copy().values():
+            also.add(of_owner.values())
 
     def get(self, owner: Owner, fact_id: str) -> Fact | None:
         """The owner's fact; None when it is unknown, deleted, or another owner's."""
@@ -30,6 +58,15 @@ class KnownFacts:
     def of(self, owner: Owner) -> tuple[Fact, ...]:
         """All facts of the owner, oldest first."""
         return tuple(self._facts.get(owner, {}).copy().values())
+
+    def has_mortal(self, owner: Owner) -> bool:
+        """Does any fact of the owner expire some day?"""
+        return owner in self._mortal
+
+    def overdue(self, owner: Owner, now: float) -> tuple[str, ...]:
+        """The owner's facts whose time has come by `now` (Unix seconds) and that were not swept yet."""
+        mortal = ((fact_id, self.get(owner, fact_id)) for fact_id in self._mortal.get(owner, set()).copy())
+        return tuple(fact_id for fact_id, fact in mortal if fact is not None and fact.expired(now))
 
     def owners(self) -> tuple[Owner, ...]:
         """All owners that have facts."""
@@ -43,21 +80,31 @@ class KnownFacts:
         """Forget one fact; harmless when it is unknown."""
         of_owner = self._facts.get(owner, {})
         of_owner.pop(fact_id, None)
+        self._also.remove(owner, (fact_id,))
+        self._drop_mortal(owner, fact_id)
         if not of_owner:
             self._facts.pop(owner, None)
 
     def drop_owner(self, owner: Owner) -> None:
         """Forget all facts of one owner; the epoch stays."""
         self._facts.pop(owner, None)
+        self._also.remove_owner(owner)
+        self._mortal.pop(owner, None)
 
     def epoch(self, owner: Owner) -> int:
-        """The owner's epoch, 0 when nothing of the owner was ever deleted."""
+        """The owner's epoch, 0 when nothing of the owner was ever deleted or rewritten."""
         return self._epochs.get(owner.digest(), 0)
 
     def bump_epoch(self, owner: Owner) -> None:
-        """Follow a delete that the fact store has committed."""
+        """Follow a delete or a rewriting that the fact store has committed."""
         self._epochs[owner.digest()] = self.epoch(owner) + 1
 
     def set_epochs(self, epochs: Mapping[str, int]) -> None:
         """Start from the stored epochs, by `Owner.digest()`."""
         self._epochs.update(epochs)
+
+    def _drop_mortal(self, owner: Owner, fact_id: str) -> None:
+        of_owner = self._mortal.get(owner, set())
+        of_owner.discard(fact_id)
+        if not of_owner:
+            self._mortal.pop(owner, None)

@@ -2,41 +2,62 @@
 
 Knows: which thread does what, and in which order a write and a delete become visible. Refuses to know: HTTP, vLLM, KV.
 
-Threads: one writer thread does all SQLite work and all changes of index and read cache, so they never interleave; one
-embedding thread runs the model; the event loop only reads. A write that has begun is finished, whatever becomes of
-the request that asked for it.
+Threads: one writer thread does all writes of the fact store and all changes of index and read cache, so they never
+interleave; one reading thread walks pages; one embedding thread runs the model; the event loop reads what is in memory.
+A write that has begun is finished, whatever becomes of the request that asked for it. A fact whose time has come is
+invisible at once, because everything that reads looks at the clock; `maintain` frees it later.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from inferscale_server.deletions import Deletions
 from inferscale_server.embed import Embedder
+from inferscale_server.embedding import EmbeddingThread
 from inferscale_server.errors import NotFound, Unavailable
 from inferscale_server.facts import FactStore
-from inferscale_server.forget import forget_fact, forget_owner
-from inferscale_server.index import VectorIndex
+from inferscale_server.filters import Filter
+from inferscale_server.forget import Doomed, forget_expired, forget_facts, forget_owner
+from inferscale_server.gate import Gate
+from inferscale_server.index import Accept, VectorIndex
 from inferscale_server.known import KnownFacts
 from inferscale_server.limits import DEFAULT_PAGE, MAX_FACTS_PER_OWNER
+from inferscale_server.nearest import Question, nearest
+from inferscale_server.reindex import catch_up, prepare, rebuild, switch
 from inferscale_server.remember import remember
-from inferscale_server.types import AddOutcome, Fact, FactDraft, FactPage, Hit, Owner
+from inferscale_server.revise import Revised, revise
+from inferscale_server.trigrams import TrigramIndex
+from inferscale_server.turns import Turns
+from inferscale_server.types import (
+    AddOutcome,
+    Fact,
+    FactChange,
+    FactDraft,
+    FactHistory,
+    FactPage,
+    Hit,
+    IdempotencyKey,
+    ImportedFact,
+    Owner,
+    Scored,
+    UserPage,
+)
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float32]
 
-EMBED_SLICE = 32
-"""Texts embedded at a stretch: a query waits behind one slice of a bulk load, not behind all of it."""
-QUERY_CACHE_SIZE = 1_024
-UNIT_TOLERANCE = 1e-3
+EXPORT_PAGE = 500
+FILTER_IN_THREAD = 2_000
+"""From so many facts on, a filtered search runs in a thread: it may look at all of them."""
 
 
 class EncodeSink(Protocol):
@@ -51,13 +72,8 @@ class EncodeSink(Protocol):
     def owner_forgotten(self, owner: Owner) -> None:
         """Drop all KV of this owner at once."""
 
-
-@dataclass(slots=True)
-class _Line:
-    """Where adds of one owner queue."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: int = 0
+    async def settled(self) -> None:
+        """Return when nothing of what was forgotten before is left on the disk; a delete waits for it."""
 
 
 class MemoryService:
@@ -67,61 +83,131 @@ class MemoryService:
         """Nothing is read before `start`; `index` must be empty."""
         self._store = store
         self._index = index
-        self._embedder = embedder
+        self._embed = EmbeddingThread(embedder)
         self._sink = sink
-        self._known = KnownFacts()
+        self._trigrams = TrigramIndex(embedder.represents)
+        self._known = KnownFacts(self._trigrams)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="inferscale-facts")
-        self._embedding = ThreadPoolExecutor(1, thread_name_prefix="inferscale-embed")
-        self._lines: dict[Owner, _Line] = {}
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="inferscale-pages")
+        self._gate = Gate()
+        self._turns = Turns()
+        self._deletions = Deletions(self._forget_all)
         self._writes: set[asyncio.Task[Any]] = set()
-        self._queries: OrderedDict[tuple[Owner, str], Floats] = OrderedDict()
-        self._closed = False
+        self._closing = self._closed = False
 
     async def start(self) -> None:
         """Claim the embedder and rebuild index and read cache. Raises ConfigError for another embedder than before."""
         await self._run(self._writer, self._load)
 
-    async def add(self, owner: Owner, drafts: Sequence[FactDraft]) -> tuple[AddOutcome, ...]:
+    async def add(
+        self, owner: Owner, drafts: Sequence[FactDraft], idempotency: IdempotencyKey | None = None
+    ) -> tuple[AddOutcome, ...]:
         """Store facts durably and make them findable, all or none; adds of one owner keep their order.
 
-        Raises StorageFull or Unavailable with nothing stored.
+        A repeat with the same key returns what the first one did, also after a restart. Raises Conflict for a key that
+        came with another body, StorageFull or Unavailable with nothing stored.
         """
         async with self._turn(owner):
-            vectors = await self._embed([draft.text for draft in drafts])
-            return await self._finish(self._remember(owner, drafts, vectors))
+            if idempotency is not None:
+                earlier = await self._run(self._writer, self._store.earlier, owner, idempotency, drafts)
+                if earlier is not None:
+                    return earlier
+            vectors = await self._embed.facts([draft.text for draft in drafts])
+            return await self._finish(self._remember(owner, drafts, vectors, idempotency))
 
-    async def search(self, owner: Owner, query: str, k: int, min_score: float | None = None) -> tuple[Hit, ...]:
-        """The owner's `k` facts nearest to the query, best first."""
-        return self.search_vector(owner, await self.embed_query(owner, query), k, min_score)
+    async def import_facts(self, owner: Owner, facts: Sequence[ImportedFact]) -> tuple[AddOutcome, ...]:
+        """Like `add`, with the ids and times that the facts had. An id that is taken or not one of ours is replaced."""
+        return await self.add(owner, facts)
 
-    def search_vector(self, owner: Owner, vector: Floats, k: int, min_score: float | None = None) -> tuple[Hit, ...]:
-        """Like `search` for a float32 [dimension] vector, from memory alone. Valid as of this call."""
-        found = self._index.search(owner, vector, k, min_score)
-        facts = ((self._known.get(owner, scored.fact_id), scored.score) for scored in found)
-        return tuple(Hit(fact, score) for fact, score in facts if fact is not None)
+    async def update(self, owner: Owner, fact_id: str, change: FactChange) -> Fact:
+        """Change what a fact says; id, place, and all that the change does not name stay.
+
+        A new text or time makes the fact's KV, and whatever was encoded behind it, stale, as a delete does. Raises
+        NotFound like `get`, Conflict for a text that another fact has, TooLarge, StorageFull or Unavailable.
+        """
+        async with self._turn(owner):
+            fact = await self.get(owner, fact_id)
+            new_text = change.text is not None and change.text != fact.text
+            vectors = await self._embed.facts([change.text] if new_text and change.text is not None else [])
+            return await self._finish(self._revise(owner, fact_id, change, vectors[0] if new_text else None))
+
+    async def search(
+        self, owner: Owner, query: str, k: int, min_score: float | None = None, where: Filter | None = None
+    ) -> tuple[Hit, ...]:
+        """The owner's `k` facts nearest to the query that match, best first."""
+        return await self.find(owner, await self.embed_query(owner, query), k, min_score, where, query)
+
+    async def find(
+        self,
+        owner: Owner,
+        vector: Floats,
+        k: int,
+        min_score: float | None = None,
+        where: Filter | None = None,
+        words: str = "",
+    ) -> tuple[Hit, ...]:
+        """Like `search_vector`; a filter over many facts is tried on them beside the event loop."""
+        question, accept = Question(vector, words), self._accept(owner, where)
+        search = partial(nearest, self._index, self._trigrams, owner, question, k, min_score, accept)
+        if where is None or self._known.count(owner) < FILTER_IN_THREAD:
+            return self._hits(owner, search())
+        return self._hits(owner, await self._run(self._reader, search))
+
+    def search_vector(
+        self,
+        owner: Owner,
+        vector: Floats,
+        k: int,
+        min_score: float | None = None,
+        where: Filter | None = None,
+        words: str = "",
+    ) -> tuple[Hit, ...]:
+        """Like `search` for a float32 [dimension] vector, from memory alone. Valid as of this call.
+
+        `words` are the query's own: facts that the embedder does not know are found by them.
+        """
+        question = Question(vector, words)
+        accept = self._accept(owner, where)
+        return self._hits(owner, nearest(self._index, self._trigrams, owner, question, k, min_score, accept))
 
     async def embed_query(self, owner: Owner, text: str) -> Floats:
-        """Float32 [dimension]. Cached per owner: a shared cache would tell one owner what another asked."""
-        key = (owner, text)
-        vector = self._queries.get(key)
-        if vector is None:
-            vector = (await self._embed([text]))[0]
-            self._queries[key] = vector
-        self._queries.move_to_end(key)
-        while len(self._queries) > QUERY_CACHE_SIZE:
-            self._queries.popitem(last=False)
-        return vector
+        """Float32 [dimension], from the owner's cache or the embedder. Search with it before the next await."""
+        return await self._embed.query(owner, text)
 
-    async def page(self, owner: Owner, limit: int = DEFAULT_PAGE, cursor: str | None = None) -> FactPage:
-        """One page of the owner's facts, oldest first. Raises InvalidRequest for a bad limit or cursor."""
-        return await self._run(self._writer, self._store.page, owner, limit, cursor)
+    async def page(
+        self, owner: Owner, limit: int = DEFAULT_PAGE, cursor: str | None = None, where: Filter | None = None
+    ) -> FactPage:
+        """A page of the owner's facts that match, oldest first. Raises InvalidRequest for a bad limit or cursor."""
+        return await self._run(self._reader, self._store.page, owner, limit, cursor, where)
+
+    async def export(self, owner: Owner) -> AsyncIterator[Fact]:
+        """All facts of the owner, oldest first; those added meanwhile too. Reads a page at a time."""
+        cursor: str | None = None
+        while True:
+            page = await self.page(owner, EXPORT_PAGE, cursor)
+            for fact in page.facts:
+                yield fact
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def users(self, tenant: str, limit: int = DEFAULT_PAGE, cursor: str | None = None) -> UserPage:
+        """One page of the tenant's users who have facts, by name. Raises InvalidRequest for a bad limit or cursor."""
+        return await self._run(self._reader, self._store.users, tenant, limit, cursor)
 
     async def get(self, owner: Owner, fact_id: str) -> Fact:
-        """One fact. Raises NotFound, also for another owner's fact."""
+        """One fact. Raises NotFound, also for another owner's fact and for one that has expired."""
         fact = self._known.get(owner, fact_id)
-        if fact is None:
+        if fact is None or fact.expired(self._store.now()):
             raise NotFound(f"no fact {fact_id!r}", param="id")
         return fact
+
+    async def history(self, owner: Owner, fact_id: str) -> FactHistory:
+        """All events of a fact, oldest first; of one that is gone, that it existed. Raises NotFound like `get`."""
+        events = await self._run(self._reader, self._store.history, owner, fact_id)
+        if not events:
+            raise NotFound(f"no fact {fact_id!r}", param="id")
+        return events
 
     async def delete(self, owner: Owner, fact_id: str) -> None:
         """Forget one fact; nothing of it can be recalled when this returns. Raises NotFound like `get`."""
@@ -132,13 +218,56 @@ class MemoryService:
         async with self._turn(owner):
             return await self._finish(self._forget_owner(owner))
 
+    async def maintain(self, now: float | None = None) -> int:
+        """Free what has expired until `now` (Unix seconds): facts, their KV, old idempotency keys.
+
+        Returns how many facts. To be called now and then: what has expired is invisible before.
+        """
+        number = await self._finish(self._expire(self._store.now() if now is None else now))
+        await self._run(self._writer, self._store.drop_old_outcomes, self._store.now())
+        return number
+
+    @property
+    def embedder(self) -> Embedder:
+        """The one in use now."""
+        return self._embed.embedder
+
+    async def reindex(self, embedder: Embedder, tell: Callable[[int, int], None]) -> int:
+        """Embed all facts with another embedder, then use that one; returns how many facts there are.
+
+        Searches and adds go on with the old one; adds and updates wait for the switch at the end. `tell` hears from
+        another thread how many facts are done of how many. Raises Unavailable or StorageFull with the old one in use.
+        """
+
+        def tell_while_open(done: int, of: int) -> None:
+            if self._closing:
+                raise Unavailable("the server is shutting down")
+            tell(done, of)
+
+        await self._finish(asyncio.to_thread(prepare, self._store, embedder, tell_while_open))
+        async with self._gate.closed():
+            number = await self._finish(self._run(self._writer, switch, self._store, embedder))
+            rebuilt = await self._run(self._writer, rebuild, self._store, self._index.empty())
+            self._index, self._trigrams = rebuilt.index, TrigramIndex(embedder.represents)
+            self._embed.replace(embedder)
+            await self._run(self._writer, catch_up, self._known, rebuilt, self._trigrams)
+        return number
+
+    async def between_writes(self, work: Callable[[FactStore], T]) -> T:
+        """Run `work` in the writer's thread: adds, updates and deletes wait for it."""
+        return await self._finish(self._run(self._writer, work, self._store))
+
     def epoch(self, owner: Owner) -> int:
-        """Grows with every delete of this owner and survives restarts; what was cached under an older one is stale."""
+        """Grows with every delete or rewriting of this owner's facts and survives restarts.
+
+        What was cached under an older one is stale.
+        """
         return self._known.epoch(owner)
 
     def facts(self, owner: Owner) -> tuple[Fact, ...]:
         """All facts of the owner, oldest first, from memory."""
-        return self._known.of(owner)
+        accept = self._accept(owner, None)
+        return tuple(fact for fact in self._known.of(owner) if accept is None or accept(fact.id))
 
     def owners(self) -> tuple[Owner, ...]:
         """All owners that have facts."""
@@ -150,68 +279,107 @@ class MemoryService:
 
     async def embed_texts(self, texts: Sequence[str]) -> Floats:
         """Float32 [texts, dimension], unit rows. Raises Unavailable when embedding fails."""
-        return await self._embed(texts)
+        return await self._embed.texts(texts)
 
     def count(self, owner: Owner) -> int:
         """How many facts the owner has."""
-        return self._known.count(owner)
+        return self._known.count(owner) - len(self._known.overdue(owner, self._store.now()))
 
     async def aclose(self) -> None:
         """Finish the writes that have begun, then close threads and store. Later calls raise Unavailable."""
+        self._closing = True
         while self._writes:
             await asyncio.gather(*self._writes, return_exceptions=True)
         self._closed = True
-        await asyncio.to_thread(self._writer.shutdown)
-        await asyncio.to_thread(self._embedding.shutdown)
+        for executor in (self._writer, self._reader):
+            await asyncio.to_thread(executor.shutdown)
+        await self._embed.aclose()
         self._store.close()
 
     def _load(self) -> None:
-        self._store.claim_embedder(self._embedder.name, self._embedder.dimension)
+        self._store.claim_embedder(self.embedder.name, self.embedder.dimension)
         self._known.set_epochs(self._store.epochs())
         for vectors in self._store.vectors():
             self._known.add(self._store.oldest(vectors.owner, MAX_FACTS_PER_OWNER))
             self._index.add(vectors.owner, vectors.fact_ids, vectors.matrix)
 
-    async def _remember(self, owner: Owner, drafts: Sequence[FactDraft], vectors: Floats) -> tuple[AddOutcome, ...]:
+    async def _remember(
+        self, owner: Owner, drafts: Sequence[FactDraft], vectors: Sequence[Floats], idempotency: IdempotencyKey | None
+    ) -> tuple[AddOutcome, ...]:
+        await self._expire_overdue(owner)
         stores = (self._store, self._index, self._known)
-        remembered = await self._run(self._writer, remember, *stores, owner, drafts, vectors)
-        if remembered.facts:
-            self._sink.added(owner, remembered.facts)
+        remembered = await self._run(self._writer, remember, *stores, owner, drafts, vectors, idempotency)
+        self._announce(owner, remembered.facts)
         return remembered.outcomes
 
+    async def _revise(self, owner: Owner, fact_id: str, change: FactChange, vectors: Floats | None) -> Fact:
+        await self._expire_overdue(owner)
+        stores = (self._store, self._index, self._known)
+        revised: Revised = await self._run(self._writer, revise, *stores, owner, fact_id, change, vectors)
+        if revised.stale:
+            self._sink.forgotten(owner, (fact_id,))
+            self._announce(owner, (revised.fact,))
+            await self._sink.settled()
+        return revised.fact
+
+    async def _expire(self, now: float, owner: Owner | None = None) -> int:
+        stores = (self._store, self._index, self._known)
+        swept = await self._run(self._writer, forget_expired, *stores, now, owner)
+        for expired in swept:
+            self._sink.forgotten(expired.owner, expired.fact_ids)
+        if swept:
+            await self._sink.settled()
+        return sum(len(expired.fact_ids) for expired in swept)
+
+    async def _expire_overdue(self, owner: Owner) -> None:
+        """A text whose fact nobody can see any more must not be a duplicate of it."""
+        now = self._store.now()
+        if self._known.overdue(owner, now):
+            await self._expire(now, owner)
+
+    def _announce(self, owner: Owner, facts: Sequence[Fact]) -> None:
+        """Tell the sink of new facts, but not of one that was deleted before there was time to."""
+        alive = tuple(fact for fact in facts if self._known.get(owner, fact.id) is fact)
+        if alive:
+            self._sink.added(owner, alive)
+
+    def _hits(self, owner: Owner, found: Sequence[Scored]) -> tuple[Hit, ...]:
+        facts = ((self._known.get(owner, scored.fact_id), scored.score) for scored in found)
+        return tuple(Hit(fact, score) for fact, score in facts if fact is not None)
+
+    def _accept(self, owner: Owner, where: Filter | None) -> Accept | None:
+        """What of this owner may be found now; None for everything."""
+        if where is None and not self._known.has_mortal(owner):
+            return None
+        now = self._store.now()
+
+        def accept(fact_id: str) -> bool:
+            fact = self._known.get(owner, fact_id)
+            return fact is not None and not fact.expired(now) and (where is None or where.matches(fact))
+
+        return accept
+
     async def _forget(self, owner: Owner, fact_id: str) -> None:
-        await self._run(self._writer, forget_fact, self._store, self._index, self._known, owner, fact_id)
+        if not await self._deletions.delete(Doomed(owner, fact_id)):
+            raise NotFound(f"no fact {fact_id!r}", param="id")
         self._sink.forgotten(owner, (fact_id,))
+        await self._sink.settled()
+
+    async def _forget_all(self, doomed: Sequence[Doomed]) -> Sequence[bool]:
+        return await self._run(self._writer, forget_facts, self._store, self._index, self._known, doomed)
 
     async def _forget_owner(self, owner: Owner) -> int:
         number = await self._run(self._writer, forget_owner, self._store, self._index, self._known, owner)
-        for key in [key for key in self._queries if key[0] == owner]:
-            del self._queries[key]
+        self._embed.forget(owner)
         self._sink.owner_forgotten(owner)
+        await self._sink.settled()
         return number
-
-    async def _embed(self, texts: Sequence[str]) -> Floats:
-        """Float32 [texts, dimension], checked before anything is committed. Raises Unavailable."""
-        slices = [texts[start : start + EMBED_SLICE] for start in range(0, len(texts), EMBED_SLICE)]
-        rows = [await self._run(self._embedding, self._embedder.embed, part) for part in slices]
-        vectors = np.concatenate(rows) if rows else np.zeros((0, self._embedder.dimension), np.float32)
-        assert vectors.shape == (len(texts), self._embedder.dimension), (vectors.shape, len(texts))
-        if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=UNIT_TOLERANCE):
-            raise Unavailable("the embedder returned a vector that is not finite or not of length 1")
-        return vectors
 
     @asynccontextmanager
     async def _turn(self, owner: Owner) -> AsyncIterator[None]:
-        """First come, first served within one owner; an idle owner takes no memory."""
-        line = self._lines.setdefault(owner, _Line())
-        line.waiting += 1
-        try:
-            async with line.lock:
-                yield
-        finally:
-            line.waiting -= 1
-            if line.waiting == 0:
-                del self._lines[owner]
+        """The owner's turn to write, while no switch of embedders goes on."""
+        async with self._turns.of(owner), self._gate.passing():
+            yield
 
     async def _finish(self, write: Coroutine[Any, Any, T]) -> T:
         """Run a write to its end even when the caller is cancelled, so that a committed fact is always findable."""

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
-from inferscale_server.encode import Encoder, Job, digest_of
+from inferscale_server.encode import Encoder
+from inferscale_server.filters import Filter
+from inferscale_server.job import Job
+from inferscale_server.kv_codec import digest_of
 from inferscale_server.memory import MemoryService
 from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, fit, plan_memory
 from inferscale_server.tokens import LineTokenizer
@@ -47,15 +50,22 @@ class Recall:
     kv_refusals: list[str] = field(default_factory=list)
 
     async def find(
-        self, owner: Owner, query: str, k: int | None, min_score: float | None, context: Sequence[str]
+        self,
+        owner: Owner,
+        query: str,
+        k: int | None,
+        min_score: float | None,
+        context: Sequence[str],
+        where: Filter | None = None,
     ) -> Recollection:
-        """The owner's facts nearest to the query. Raises Unavailable when embedding fails."""
+        """The owner's facts nearest to the query, of those that `where` matches. Raises Unavailable when embedding
+        fails."""
         if not query.strip() or self.memory.count(owner) == 0:
             return Recollection(owner, (), tuple(context))
         started = perf_counter()
         vector = await self.memory.embed_query(owner, query)
         embedded = perf_counter()
-        hits = self.memory.search_vector(owner, vector, k or self.default_k, min_score)
+        hits = await self.memory.find(owner, vector, k or self.default_k, min_score, where, query)
         return Recollection(owner, hits, tuple(context), 1e3 * (embedded - started), 1e3 * (perf_counter() - embedded))
 
     def plan(

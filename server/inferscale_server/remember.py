@@ -6,18 +6,13 @@ Knows: which requests are acceptable and in which order a write becomes visible.
 from __future__ import annotations
 
 import json
+import time
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from inferscale_server.errors import InvalidRequest, TooLarge
-from inferscale_server.facts import FactStore
-from inferscale_server.index import VectorIndex
-from inferscale_server.known import KnownFacts
 from inferscale_server.limits import (
     MAX_FACT_CHARS,
     MAX_FACTS_PER_REQUEST,
@@ -26,13 +21,35 @@ from inferscale_server.limits import (
     MAX_METADATA_BYTES,
     MAX_SPEAKER_CHARS,
 )
-from inferscale_server.types import AddOutcome, Fact, FactDraft, Owner
+from inferscale_server.moments import parse_timestamp as parse_timestamp
+from inferscale_server.types import UNSET, AddOutcome, Fact, FactChange, FactDraft, IdempotencyKey, Owner
 
-FACT_KEYS = frozenset({"text", "speaker", "timestamp", "session_id", "metadata"})
+if TYPE_CHECKING:  # commands check ids with this file, and shall not load numpy for it
+    import numpy as np
+    import numpy.typing as npt
+
+    from inferscale_server.facts import FactStore
+    from inferscale_server.index import VectorIndex
+    from inferscale_server.known import KnownFacts
+
+FACT_KEYS = frozenset({"text", "speaker", "timestamp", "session_id", "metadata", "expires_at"})
+CHANGE_KEYS = frozenset({"text", "metadata", "timestamp", "expires_at"})
 REMEMBERED_ROLES = frozenset({"user", "assistant"})
 SKIPPED_ROLES = frozenset({"system", "developer", "tool", "function"})
-EARLIEST, LATEST = -62_135_596_800.0, 253_402_300_799.0
-"""Years 1 to 9999, in Unix seconds: refuses, among others, milliseconds taken for seconds."""
+
+_UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_UNSEEN = (
+    ("\u034f", "\u034f"),
+    ("\u115f", "\u1160"),
+    ("\u17b4", "\u17b5"),
+    ("\u180b", "\u180f"),
+    ("\u2800", "\u2800"),
+    ("\u3164", "\u3164"),
+    ("\ufe00", "\ufe0f"),
+    ("\uffa0", "\uffa0"),
+    ("\U000e0100", "\U000e01ef"),
+)
+"""Ranges of characters of other categories that show nothing: joiners, fillers, variation selectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +66,17 @@ def remember(
     known: KnownFacts,
     owner: Owner,
     drafts: Sequence[FactDraft],
-    vectors: npt.NDArray[np.float32],
+    vectors: Sequence[npt.NDArray[np.float32]],
+    idempotency: IdempotencyKey | None = None,
 ) -> Remembered:
-    """Commit drafts with their vectors (float32 [drafts, dimension]), then make them readable, then findable.
+    """Commit drafts with their vectors (each float32 [pieces, dimension]), then make them readable, then findable.
 
-    Runs in the one writer thread. Raises what FactStore.add raises, with nothing stored.
+    Runs in the one writer thread. Facts whose time has come must be swept before, or a new one would pass for a
+    duplicate of what nobody can see. Raises what FactStore.add raises, with nothing stored.
     """
-    outcomes = store.add(owner, drafts, vectors)
+    import numpy as np
+
+    outcomes = store.add(owner, drafts, vectors, idempotency)
     rows: dict[str, int] = {}
     for row, outcome in enumerate(outcomes):
         # Whatever its status: a duplicate can be a fact whose first commit was reported as failed, though it was not.
@@ -63,7 +84,10 @@ def remember(
             rows.setdefault(outcome.id, row)
     facts = tuple(sorted(store.get_many(owner, rows).values(), key=lambda fact: fact.seq))
     known.add(facts)
-    index.add(owner, [fact.id for fact in facts], vectors[[rows[fact.id] for fact in facts]])
+    of_facts = [vectors[rows[fact.id]] for fact in facts]
+    if facts:
+        ids = [fact.id for fact, pieces in zip(facts, of_facts, strict=True) for _ in pieces]
+        index.add(owner, ids, np.concatenate(of_facts))
     return Remembered(outcomes, facts)
 
 
@@ -74,19 +98,41 @@ class DraftDefaults:
     occurred_at: float | None = None
     session_id: str | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
+    expires_at: float | None = None
 
 
-def parse_defaults(session_id: object = None, timestamp: object = None, metadata: object = None) -> DraftDefaults:
+def parse_defaults(
+    session_id: object = None, timestamp: object = None, metadata: object = None, expires_at: object = None
+) -> DraftDefaults:
     """The request's own fields of these names. Raises InvalidRequest or TooLarge that name the field."""
     return DraftDefaults(
         occurred_at=parse_timestamp(timestamp, "timestamp"),
         session_id=None if session_id is None else parse_id(session_id, "session_id"),
-        metadata=_parse_metadata(metadata, "metadata"),
+        metadata=parse_metadata(metadata, "metadata"),
+        expires_at=parse_expiry(expires_at, "expires_at"),
+    )
+
+
+def parse_change(fields: Mapping[str, object]) -> FactChange:
+    """What an update asks for: text, metadata, timestamp, expires_at, at least one of them.
+
+    Raises InvalidRequest or TooLarge that name the field.
+    """
+    unknown = sorted(str(key) for key in fields.keys() - CHANGE_KEYS)
+    if unknown:
+        raise InvalidRequest(f"unknown field {unknown[0]!r}", code="unknown_field", param=unknown[0])
+    if not fields:
+        raise InvalidRequest(f"nothing to change: give at least one of {', '.join(sorted(CHANGE_KEYS))}")
+    return FactChange(
+        text=parse_text(fields["text"], "text") if "text" in fields else None,
+        metadata=parse_metadata(_required_mapping(fields["metadata"]), "metadata") if "metadata" in fields else None,
+        expires_at=parse_expiry(fields["expires_at"], "expires_at") if "expires_at" in fields else UNSET,
+        occurred_at=parse_timestamp(fields["timestamp"], "timestamp") if "timestamp" in fields else UNSET,
     )
 
 
 def drafts_from_facts(facts: object, defaults: DraftDefaults) -> tuple[FactDraft, ...]:
-    """One draft for each fact: a string, or an object of text, speaker, timestamp, session_id and metadata.
+    """One draft for each fact: a string, or an object of text, speaker, timestamp, session_id, metadata, expires_at.
 
     Raises InvalidRequest or TooLarge that name the field, as in `facts[3].text`.
     """
@@ -110,39 +156,38 @@ def parse_user_id(value: object, param: str = "user_id") -> str:
 
 
 def parse_id(value: object, param: str) -> str:
-    """A non-empty string of at most MAX_ID_CHARS, without outer blanks and control characters, else InvalidRequest."""
+    """A non-empty NFC string of at most MAX_ID_CHARS, without outer blanks and unseen characters.
+
+    Raises InvalidRequest (code `invalid_id`).
+    """
     if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{param} must be a string that is not empty", param=param)
+        raise _bad_id(f"{param} must be a string that is not empty", param)
     if len(value) > MAX_ID_CHARS:
-        raise InvalidRequest(f"{param} has {len(value)} characters, at most {MAX_ID_CHARS} are allowed", param=param)
+        raise _bad_id(f"{param} has {len(value)} characters, at most {MAX_ID_CHARS} are allowed", param)
     if value != value.strip():
-        raise InvalidRequest(f"{param} must not begin or end with a blank", param=param)
-    if any(unicodedata.category(char) in ("Cc", "Cs") for char in value):
-        raise InvalidRequest(f"{param} must not contain control characters", param=param)
+        raise _bad_id(f"{param} must not begin or end with a blank", param)
+    if any(_unseen(char) for char in value):
+        raise _bad_id(f"{param} must not contain control, zero-width or other invisible characters", param)
+    if not unicodedata.is_normalized("NFC", value):
+        raise _bad_id(f"{param} must be in Unicode's composed form (NFC)", param)
     return value
 
 
-def parse_timestamp(value: object, param: str) -> float | None:
-    """Unix seconds (UTC) from a number or an ISO 8601 string, without a zone taken as UTC; None stays None.
-
-    Raises InvalidRequest.
-    """
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return _parse_iso(value, param)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not EARLIEST <= value <= LATEST:
-        raise InvalidRequest(f"{param} must be Unix seconds or an ISO 8601 string", param=param)
-    return float(value)
+def parse_expiry(value: object, param: str) -> float | None:
+    """Like `parse_timestamp`, and still to come. Raises InvalidRequest."""
+    moment = parse_timestamp(value, param)
+    if moment is not None and moment <= time.time():
+        raise InvalidRequest(f"{param} has passed already", param=param)
+    return moment
 
 
-def _parse_iso(value: str, param: str) -> float:
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError as error:
-        raise InvalidRequest(f"{param} must be Unix seconds or an ISO 8601 string", param=param) from error
-    zoned = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+def _bad_id(message: str, param: str) -> InvalidRequest:
+    return InvalidRequest(message, code="invalid_id", param=param)
+
+
+def _unseen(char: str) -> bool:
+    """Is `char` invisible? With such characters somebody would make a second user of the same look by accident."""
+    return unicodedata.category(char) in _UNSEEN_CATEGORIES or any(low <= char <= high for low, high in _UNSEEN)
 
 
 def _draft_from_fact(fact: object, defaults: DraftDefaults, param: str) -> FactDraft:
@@ -178,14 +223,16 @@ def _draft(
     text_param: str,
 ) -> FactDraft:
     moment = parse_timestamp(own.get("timestamp"), f"{param}.timestamp")
+    expires_at = parse_expiry(own.get("expires_at"), f"{param}.expires_at")
     session_id = own.get("session_id")
     metadata = _mapping(own.get("metadata"), f"{param}.metadata")
     return FactDraft(
-        text=_parse_text(text, text_param),
+        text=parse_text(text, text_param),
         speaker=None if speaker is None else _parse_speaker(speaker, f"{param}.speaker"),
         occurred_at=defaults.occurred_at if moment is None else moment,
         session_id=defaults.session_id if session_id is None else parse_id(session_id, f"{param}.session_id"),
-        metadata=_parse_metadata({**defaults.metadata, **metadata}, f"{param}.metadata"),
+        metadata=parse_metadata({**defaults.metadata, **metadata}, f"{param}.metadata"),
+        expires_at=defaults.expires_at if expires_at is None else expires_at,
     )
 
 
@@ -212,8 +259,8 @@ def _parse_list(value: object, param: str, limit: int) -> Sequence[object]:
     return value
 
 
-def _parse_text(value: object, param: str) -> str:
-    """The text without outer blanks."""
+def parse_text(value: object, param: str) -> str:
+    """A fact's text without outer blanks. Raises InvalidRequest or TooLarge."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidRequest(f"{param} must be a string that is not empty", param=param)
     if len(value) > MAX_FACT_CHARS:
@@ -241,7 +288,14 @@ def _mapping(value: object, param: str) -> Mapping[str, object]:
     return value
 
 
-def _parse_metadata(value: object, param: str) -> dict[str, object]:
+def _required_mapping(value: object) -> object:
+    if value is None:
+        raise InvalidRequest("metadata must be an object; name a key with null to remove it", param="metadata")
+    return value
+
+
+def parse_metadata(value: object, param: str) -> dict[str, object]:
+    """A fact's metadata. Raises InvalidRequest or TooLarge."""
     metadata = dict(_mapping(value, param))
     try:
         size = len(json.dumps(metadata, ensure_ascii=False, allow_nan=False).encode())

@@ -5,17 +5,28 @@ Knows: what a fact, an owner and a hit are. Refuses to know: where they are stor
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Mode = Literal["auto", "kv", "text", "off"]
 ServedMode = Literal["kv", "text", "off"]
 AddStatus = Literal["stored", "duplicate", "superseded", "failed"]
+EventKind = Literal["added", "updated", "deleted", "expired"]
 
 LOCAL_TENANT = "local"
 """The tenant of a server without API keys."""
+
+
+class Unset(enum.Enum):
+    """The type of UNSET: a field that a change does not name, where None means "remove it"."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = Unset.UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +48,23 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class FactDraft:
-    """A fact before it has an id. `occurred_at` is when it was said, in Unix seconds (UTC)."""
+    """A fact before it has an id. It was said at `occurred_at` and ends at `expires_at`, in Unix seconds (UTC)."""
 
     text: str
     speaker: str | None = None
     occurred_at: float | None = None
     session_id: str | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedFact(FactDraft):
+    """A fact that was exported before. None for an id or a time: as for a new fact."""
+
+    id: str | None = None
+    created_at: float | None = None
+    updated_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +80,44 @@ class Fact:
     session_id: str | None
     metadata: Mapping[str, object]
     created_at: float
+    updated_at: float = 0.0
+    expires_at: float | None = None
+
+    def expired(self, now: float) -> bool:
+        """Has its time come? Then it does not exist any more, whether or not it was swept."""
+        return self.expires_at is not None and self.expires_at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class FactChange:
+    """What an update names: a text, keys of the metadata (a None value removes the key), times (None removes it)."""
+
+    text: str | None = None
+    metadata: Mapping[str, object] | None = None
+    expires_at: float | Unset | None = UNSET
+    occurred_at: float | Unset | None = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class FactEvent:
+    """An event of a fact's life, in Unix seconds, and what it said since then: None once the fact is deleted."""
+
+    event: EventKind
+    at: float
+    text: str | None
+    metadata: Mapping[str, object] | None
+
+
+FactHistory = tuple[FactEvent, ...]
+"""All events of one fact, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """The name that a client gave to one write, and a digest of that write's body: same key, same body."""
+
+    key: str
+    body_digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +135,22 @@ class FactPage:
     """One page of an owner's facts, oldest first; `next_cursor` is None on the last."""
 
     facts: tuple[Fact, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UserCount:
+    """A user of a tenant and how many facts are stored for them."""
+
+    user: str
+    facts: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserPage:
+    """One page of a tenant's users who have facts, by name; `next_cursor` is None on the last."""
+
+    users: tuple[UserCount, ...]
     next_cursor: str | None
 
 

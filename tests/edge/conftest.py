@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -19,11 +21,12 @@ from inferscale_server.types import Owner
 from tests.memory.fakes import FakeEmbedder, RecordingSink
 
 
-@pytest.fixture
-async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    """A started memory service behind the routes, ready from the start."""
+@asynccontextmanager
+async def running(folder: Path, clock: Callable[[], float] = time.time) -> AsyncIterator[Services]:
+    """A started memory service over the store in `folder`, ready from the start; `clock` gives its Unix seconds."""
     embedder = FakeEmbedder()
-    memory = MemoryService(FactStore(tmp_path / "facts.sqlite3"), ExactIndex(), embedder, RecordingSink())
+    store = FactStore(folder / "facts.sqlite3", clock=clock)
+    memory = MemoryService(store, ExactIndex(), embedder, RecordingSink())
     await memory.start()
 
     async def footprint(owner: Owner) -> Footprint:
@@ -37,6 +40,13 @@ async def services(tmp_path: Path) -> AsyncIterator[Services]:
 
 
 @pytest.fixture
+async def services(tmp_path: Path) -> AsyncIterator[Services]:
+    """A started memory service behind the routes."""
+    async with running(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
 async def bare_client(services: Services) -> AsyncIterator[httpx.AsyncClient]:
     """The routes in a FastAPI app without the guard."""
     async with client_of(app_with(services)) as client:
@@ -46,10 +56,15 @@ async def bare_client(services: Services) -> AsyncIterator[httpx.AsyncClient]:
 @pytest.fixture
 async def client(services: Services) -> AsyncIterator[httpx.AsyncClient]:
     """The routes behind the guard, as served."""
+    async with client_of(guarded(services)) as client:
+        yield client
+
+
+def guarded(services: Services) -> FastAPI:
+    """The memory routes behind the guard."""
     app = app_with(services)
     app.add_middleware(Guard)
-    async with client_of(app) as client:
-        yield client
+    return app
 
 
 def app_with(services: Services | None) -> FastAPI:

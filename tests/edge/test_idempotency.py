@@ -7,11 +7,17 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from inferscale_server.edge.idempotency import IdempotencyConflict, OncePerKey
-from inferscale_server.errors import InvalidRequest, Unavailable
-from inferscale_server.types import Owner
+from inferscale_server.edge.idempotency import OncePerKey, parse_key
+from inferscale_server.errors import Conflict, InvalidRequest, Unavailable
+from inferscale_server.types import IdempotencyKey, Owner
 
 ALICE, BOB = Owner("local", "alice"), Owner("local", "bob")
+
+
+def named(key: str, body: bytes = b"body") -> IdempotencyKey:
+    name = parse_key(key, body)
+    assert name is not None
+    return name
 
 
 class Writes:
@@ -41,28 +47,28 @@ async def writes() -> Writes:
 
 async def test_a_key_runs_once(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey()
-    results = [await once.run(ALICE, "k", b"body", writes.of("a")) for _ in range(3)]
+    results = [await once.run(ALICE, named("k"), writes.of("a")) for _ in range(3)]
     assert (results, writes.ran) == (["a 1"] * 3, ["a"])
 
 
 async def test_without_a_key_every_write_runs(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey()
-    assert [await once.run(ALICE, None, b"body", writes.of("a")) for _ in range(2)] == ["a 1", "a 2"]
+    assert [await once.run(ALICE, None, writes.of("a")) for _ in range(2)] == ["a 1", "a 2"]
 
 
 async def test_two_owners_may_use_one_key(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey()
-    await once.run(ALICE, "k", b"1", writes.of("a"))
-    assert await once.run(BOB, "k", b"2", writes.of("b")) == "b 2"
+    await once.run(ALICE, named("k", b"1"), writes.of("a"))
+    assert await once.run(BOB, named("k", b"2"), writes.of("b")) == "b 2"
 
 
 async def test_another_body_is_a_conflict_even_while_the_first_runs(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey()
     writes.gate.clear()
-    first = asyncio.create_task(once.run(ALICE, "k", b"1", writes.of("a")))
+    first = asyncio.create_task(once.run(ALICE, named("k", b"1"), writes.of("a")))
     await asyncio.sleep(0)
-    with pytest.raises(IdempotencyConflict):
-        await once.run(ALICE, "k", b"2", writes.of("b"))
+    with pytest.raises(Conflict):
+        await once.run(ALICE, named("k", b"2"), writes.of("b"))
     writes.gate.set()
     assert (await first, writes.ran) == ("a 1", ["a"])
 
@@ -70,7 +76,7 @@ async def test_another_body_is_a_conflict_even_while_the_first_runs(writes: Writ
 async def test_who_gives_up_does_not_stop_the_write_for_the_others(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey()
     writes.gate.clear()
-    first, second = (asyncio.create_task(once.run(ALICE, "k", b"1", writes.of("a"))) for _ in range(2))
+    first, second = (asyncio.create_task(once.run(ALICE, named("k", b"1"), writes.of("a"))) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
@@ -82,35 +88,38 @@ async def test_a_failed_write_runs_again(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey()
     writes.fault = Unavailable("busy")
     with pytest.raises(Unavailable):
-        await once.run(ALICE, "k", b"1", writes.of("a"))
+        await once.run(ALICE, named("k", b"1"), writes.of("a"))
     writes.fault = None
-    assert await once.run(ALICE, "k", b"1", writes.of("a")) == "a 2"
+    assert await once.run(ALICE, named("k", b"1"), writes.of("a")) == "a 2"
 
 
 async def test_the_oldest_key_of_an_owner_makes_room(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey(keys_per_owner=2)
     for key in ("k1", "k2", "k1", "k3", "k1", "k2"):
-        await once.run(ALICE, key, b"", writes.of(key))
+        await once.run(ALICE, named(key), writes.of(key))
     assert writes.ran == ["k1", "k2", "k3", "k2"]
 
 
 async def test_an_owner_with_many_keys_does_not_push_out_another(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey(keys_per_owner=2, owners=2)
     for owner, key in [(BOB, "k"), *((ALICE, f"k{i}") for i in range(9)), (BOB, "k")]:
-        await once.run(owner, key, b"", writes.of(owner.user))
+        await once.run(owner, named(key), writes.of(owner.user))
     assert writes.ran.count("bob") == 1
 
 
 async def test_the_owner_idle_for_longest_makes_room(writes: Writes) -> None:
     once: OncePerKey[str] = OncePerKey(owners=1)
     for owner in (ALICE, BOB, ALICE):
-        await once.run(owner, "k", b"", writes.of(owner.user))
+        await once.run(owner, named("k"), writes.of(owner.user))
     assert writes.ran == ["alice", "bob", "alice"]
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "ä", "x" * 256, "a\n"])
-async def test_a_malformed_key_is_refused(writes: Writes, key: str) -> None:
-    once: OncePerKey[str] = OncePerKey()
+def test_a_malformed_key_is_refused(key: str) -> None:
     with pytest.raises(InvalidRequest):
-        await once.run(ALICE, key, b"", writes.of("a"))
-    assert writes.ran == []
+        parse_key(key, b"")
+
+
+def test_the_same_body_has_the_same_digest_and_no_key_is_no_name() -> None:
+    assert named("k", b"1") == named("k", b"1") != named("k", b"2")
+    assert parse_key(None, b"1") is None

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferscale_server.edge.wire import ChatMemory, parse_chat_memory
-from inferscale_server.errors import RequestError, TooLarge
+from inferscale_server.errors import InvalidRequest, RequestError, TooLarge
+from inferscale_server.filters import parse_filter
 from inferscale_server.limits import MAX_CONTEXT_TEXTS, MAX_FACT_CHARS, MAX_K
 from inferscale_server.types import LOCAL_TENANT, Owner
 from tests.edge.asgi import FEW
@@ -33,8 +34,11 @@ def test_openais_user_is_the_user_when_inferscale_is_absent() -> None:
     assert parse_chat_memory({"user": "alice"}) == ChatMemory(owner=ALICE)
 
 
-def test_inferscales_user_wins_over_openais() -> None:
-    assert parse_chat_memory({"user": "bob", "inferscale": {"user_id": "alice"}}).owner == ALICE
+def test_two_names_for_the_user_must_agree() -> None:
+    assert parse_chat_memory({"user": "alice", "inferscale": {"user_id": "alice"}}).owner == ALICE
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat_memory({"user": "bob", "inferscale": {"user_id": "alice"}})
+    assert (caught.value.code, caught.value.param) == ("conflicting_user", "user")
 
 
 def test_every_option_is_read() -> None:
@@ -72,6 +76,14 @@ def test_a_bad_option_is_named_by_its_path(memory: Mapping[str, object], param: 
     assert fault.param == f"inferscale.memory.{param}"
 
 
+def test_a_filter_is_read_and_a_bad_one_says_why() -> None:
+    memory = {"filter": {"topic": {"in": ["car", "dog"]}}}
+    parsed = parse_chat_memory({"inferscale": {"user_id": "alice", "memory": memory}})
+    assert parsed.where == parse_filter(memory["filter"])
+    fault = fault_of({"inferscale": {"user_id": "alice", "memory": {"filter": {"topic": {"above": 3}}}}})
+    assert (fault.code, fault.param) == ("invalid_filter", "inferscale.memory.filter")
+
+
 def test_what_is_too_long_is_413() -> None:
     body = {"inferscale": {"user_id": "alice", "memory": {"context": ["x" * (MAX_FACT_CHARS + 1)]}}}
     assert isinstance(fault_of(body), TooLarge)
@@ -106,7 +118,9 @@ def test_a_long_unknown_field_is_not_repeated_in_full() -> None:
     assert len(fault.message) < 150
 
 
-options = st.sampled_from(["user_id", "session_id", "memory", "mode", "k", "min_score", "context", "remember", "x"])
+options = st.sampled_from(
+    ["user_id", "session_id", "memory", "mode", "k", "min_score", "filter", "context", "remember", "and", "x"]
+)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("alice"),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(options, inner, max_size=4),

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from inferscale_server.facts import FactStore
+from inferscale_server.index import ExactIndex
+from inferscale_server.memory import MemoryService
 from inferscale_server.types import Fact, Owner
 
 
@@ -22,6 +25,12 @@ class FakeEmbedder:
         self.calls.append(tuple(texts))
         rows = np.stack([self._row(text) for text in texts]) if texts else np.zeros((0, self.dimension))
         return rows.astype(np.float32)
+
+    def pieces(self, text: str) -> tuple[str, ...]:
+        return (text,)
+
+    def represents(self, text: str) -> float:
+        return 1.0
 
     def _row(self, text: str) -> np.ndarray:
         words = text.lower().replace("?", " ").replace(".", " ").split() or [""]
@@ -47,3 +56,25 @@ class RecordingSink:
 
     def owner_forgotten(self, owner: Owner) -> None:
         self.heard.append(("owner_forgotten", owner, ()))
+
+    async def settled(self) -> None:
+        """Nothing is kept on any disk."""
+
+
+class Clock:
+    """Time that passes when it is told to, in Unix seconds."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def started(
+    store: FactStore, embedder: FakeEmbedder | None = None, sink: RecordingSink | None = None
+) -> MemoryService:
+    """A service over a real store and a real index."""
+    service = MemoryService(store, ExactIndex(), embedder or FakeEmbedder(), sink or RecordingSink())
+    await service.start()
+    return service

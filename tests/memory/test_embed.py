@@ -54,6 +54,41 @@ def test_the_end_of_a_text_longer_than_the_window_counts(minilm: Embedder) -> No
     assert with_dog @ question > without @ question + 0.05  # equal, if what lies behind the window were cut off
 
 
+FILLER = (
+    "The weather was grey and nothing much happened at the office.",
+    "We talked about the budget for the next quarter at length.",
+    "The train was late again and the coffee was cold.",
+    "She read three chapters of a long novel about the sea.",
+)
+
+
+@pytest.mark.parametrize(
+    ("detail", "question"),
+    [
+        ("The PIN of the garage is 4417.", "What is the PIN of the garage?"),
+        ("Ann eats no peanuts.", "What does Ann eat?"),
+    ],
+)
+def test_a_detail_at_the_end_of_a_long_text_is_found_by_its_pieces(
+    minilm: Embedder, detail: str, question: str
+) -> None:
+    long = " ".join(FILLER * 38)  # about 1,900 tokens
+    others = minilm.embed(["Bob works at a bank in Oslo.", "We swim every Sunday.", "He likes tea.", *FILLER])
+    asked = minilm.embed([question])[0]
+    pieces = minilm.pieces(f"{long} {detail}")
+    best = float((minilm.embed(pieces) @ asked).max())
+    assert best > float((others @ asked).max()) and best > float(minilm.embed([f"{long} {detail}"])[0] @ asked) + 0.1
+    assert best > float((minilm.embed(minilm.pieces(long)) @ asked).max())
+
+
+def test_pieces_lose_nothing_end_at_sentences_and_leave_short_texts_whole(minilm: Embedder) -> None:
+    text = " ".join(FILLER * 20)
+    pieces = minilm.pieces(text)
+    assert "".join(pieces) == text and all(piece.strip().endswith(".") for piece in pieces)
+    assert minilm.pieces("short") == ("short",) and minilm.pieces("") == ("",)
+    assert "".join(minilm.pieces("x" * 8_000)) == "x" * 8_000
+
+
 def test_packed_weights_give_the_numbers_of_plain_ones() -> None:
     torch.manual_seed(0)
     plain = torch.nn.Sequential(
@@ -92,6 +127,21 @@ def test_a_missing_package_or_model_is_one_line(monkeypatch: pytest.MonkeyPatch,
         with pytest.raises(ModelUnavailable) as caught:
             load_embedder(name)
         assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_hub_model_that_cannot_be_downloaded_is_one_line_and_a_missing_folder_is_not_asked_for() -> None:
+    asked: list[bool] = []
+
+    def load(cached: bool) -> SentenceTransformer:
+        asked.append(cached)
+        raise OSError("first line\nsecond line")
+
+    with pytest.raises(OSError, match=r"not on this machine, and the download failed: first line$"):
+        embed._cached_or_fetched(load, on_disk=False)
+    assert asked == [True, False]
+    with pytest.raises(OSError, match="first line"):
+        embed._cached_or_fetched(load, on_disk=True)
+    assert asked == [True, False, True]
 
 
 def test_the_module_imports_without_torch() -> None:

@@ -189,7 +189,8 @@ def test_vectors_come_back_bit_for_bit_in_order_of_insertion(store: FactStore) -
 def test_another_embedder_than_the_first_is_refused_naming_both(store: FactStore) -> None:
     store.claim_embedder("one-16", 16)
     store.claim_embedder("one-16", 16)
-    with pytest.raises(ConfigError, match=r"other-32.*one-16"):
+    add(store, ALICE, "tea")
+    with pytest.raises(ConfigError, match=r"other-32.*one-16.*inferscale reindex --embedder other-32"):
         store.claim_embedder("other-32", 32)
 
 

@@ -143,7 +143,7 @@ def test_vectors_without_a_direction_are_refused_and_nothing_is_added(bad: float
 def test_another_dimension_a_repeated_id_and_no_k_are_refused() -> None:
     index = ExactIndex()
     index.add(ALICE, ["a"], np.ones((1, 4), np.float32))
-    for ids, vectors in ((["b"], np.ones((1, 5))), (["a"], np.ones((1, 4))), (["b", "b"], np.ones((2, 4)))):
+    for ids, vectors in ((["b"], np.ones((1, 5))), (["a"], np.ones((1, 4))), (["b", "c", "b"], np.ones((3, 4)))):
         with pytest.raises(ValueError):
             index.add(ALICE, ids, vectors.astype(np.float32))
     with pytest.raises(ValueError):
@@ -160,6 +160,34 @@ def test_appending_one_by_one_copies_a_logarithmic_number_of_times() -> None:
         capacities.add(index.bytes(ALICE))
     assert len(capacities) <= 8
     assert index.count(ALICE) == 1_000
+
+
+def test_a_fact_of_several_pieces_scores_by_its_best_one_and_counts_once() -> None:
+    index = ExactIndex()
+    index.add(ALICE, ["short", "long", "long"], np.array([[0.6, 0.8], [0, 1], [1, 0]], np.float32))
+    index.add(ALICE, ["other"], np.array([[0.8, 0.6]], np.float32))
+    for removed, ids in (("none", ["long", "other", "short"]), ("short", ["long", "other"]), ("long", ["other"])):
+        index.remove(ALICE, [removed])
+        found = index.search(ALICE, np.array([1, 0], np.float32), 5)
+        assert [one.fact_id for one in found] == ids and index.count(ALICE) == len(ids)
+    assert found[0].score == pytest.approx(0.8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    facts=st.lists(st.lists(exact_vector(), min_size=1, max_size=4), min_size=1, max_size=12),
+    gone=st.sets(st.integers(0, 11)),
+    query=exact_vector(),
+    k=st.integers(1, 12),
+)
+def test_pieces_agree_with_a_slow_twin(
+    facts: list[list[list[float]]], gone: set[int], query: list[float], k: int
+) -> None:
+    index, asked = ExactIndex(), np.array(query, np.float32)
+    index.add(ALICE, [f"f{i}" for i, rows in enumerate(facts) for _ in rows], np.concatenate(facts).astype(np.float32))
+    index.remove(ALICE, [f"f{i}" for i in gone])
+    kept = [Scored(f"f{i}", float((np.array(rows) @ asked).max())) for i, rows in enumerate(facts) if i not in gone]
+    assert index.search(ALICE, asked, k) == tuple(sorted(kept, key=lambda one: -one.score)[:k])
 
 
 def test_the_caller_may_change_its_array_afterwards() -> None:
@@ -192,3 +220,56 @@ def test_a_reader_beside_a_writer_always_sees_a_whole_state() -> None:
         reader.join()
     assert torn == []
     assert index.count(ALICE) == 1 + 2 * 200
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(exact_vector(), min_size=1, max_size=20),
+    accepted=st.sets(st.integers(0, 19)),
+    query=exact_vector(),
+    k=st.integers(1, 20),
+    least=st.sampled_from([None, 0.0, 0.5]),
+)
+def test_a_search_among_accepted_facts_agrees_with_a_slow_twin(
+    rows: list[list[float]], accepted: set[int], query: list[float], k: int, least: float | None
+) -> None:
+    index, asked = ExactIndex(), np.array(query, np.float32)
+    index.add(ALICE, [f"f{i}" for i in range(len(rows))], np.array(rows, np.float32))
+    everything = index.search(ALICE, asked, len(rows))
+    expected = [one for one in everything if int(one.fact_id[1:]) in accepted and (least is None or one.score >= least)]
+    assert index.search(ALICE, asked, k, least, lambda name: int(name[1:]) in accepted) == tuple(expected[:k])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    facts=st.lists(st.lists(exact_vector(), min_size=1, max_size=3), min_size=1, max_size=8),
+    at=st.integers(0, 7),
+    other=st.lists(exact_vector(), min_size=1, max_size=4),
+    query=exact_vector(),
+)
+def test_a_replaced_fact_is_found_as_if_it_had_been_so_from_the_start(
+    facts: list[list[list[float]]], at: int, other: list[list[float]], query: list[float]
+) -> None:
+    at %= len(facts)
+    changed, fresh = ExactIndex(), ExactIndex()
+    for index, content in ((changed, facts), (fresh, [*facts[:at], other, *facts[at + 1 :]])):
+        for i, rows in enumerate(content):
+            index.add(ALICE, [f"f{i}"] * len(rows), np.array(rows, np.float32))
+    changed.replace(ALICE, f"f{at}", np.array(other, np.float32))
+    for index in (changed, fresh):
+        index.add(ALICE, ["last"], np.array([query], np.float32))
+    asked = np.array(query, np.float32)
+    assert changed.search(ALICE, asked, 20) == fresh.search(ALICE, asked, 20)
+    for index in (changed, fresh):
+        index.remove(ALICE, ["f0"])
+    assert changed.search(ALICE, asked, 20) == fresh.search(ALICE, asked, 20)
+
+
+def test_an_unknown_fact_or_another_dimension_cannot_be_replaced() -> None:
+    index = ExactIndex()
+    index.add(ALICE, ["a"], np.ones((1, 2), np.float32))
+    for name, rows in (("b", [[1, 0]]), ("a", [[1, 0, 0]]), ("a", [[0, 0]])):
+        with pytest.raises(ValueError):
+            index.replace(ALICE, name, np.array(rows, np.float32))
+    with pytest.raises(ValueError):
+        index.replace(Owner("local", "bob"), "a", np.array([[1, 0]], np.float32))

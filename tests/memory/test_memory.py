@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inferscale_server.embedding import EMBED_SLICE, QUERY_CACHE_SIZE
 from inferscale_server.errors import ConfigError, InvalidRequest, NotFound, StorageFull, Unavailable
 from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
-from inferscale_server.memory import EMBED_SLICE, QUERY_CACHE_SIZE, MemoryService
+from inferscale_server.memory import MemoryService
 from inferscale_server.types import AddOutcome, FactDraft, Owner
 from tests.memory.fakes import FakeEmbedder, RecordingSink
 
@@ -167,7 +168,7 @@ async def test_adds_of_one_owner_keep_their_order_and_leave_no_queue(memory: Mem
     texts = [f"fact {i}" for i in range(30)]
     await asyncio.gather(*(add(memory, ALICE, text) for text in texts))
     assert [fact.text for fact in (await memory.page(ALICE)).facts] == texts
-    assert memory._lines == {} and memory._writes == set()
+    assert len(memory._turns) == 0 and memory._writes == set()
 
 
 async def test_a_restart_keeps_all_and_finds_the_same(path: Path) -> None:
@@ -214,6 +215,7 @@ async def test_the_epoch_grows_with_every_delete_like_the_stored_one(memory: Mem
 
 
 async def test_another_embedder_than_before_is_refused_at_start(memory: MemoryService, path: Path) -> None:
+    await add(memory, ALICE, "tea")
     await memory.aclose()
     with pytest.raises(ConfigError):
         await started(FactStore(path), FakeEmbedder("other"))
@@ -288,9 +290,9 @@ async def test_the_query_cache_is_bounded_and_forgets_with_its_owner(memory: Mem
     await memory.embed_query(BOB, "the oldest")
     for i in range(QUERY_CACHE_SIZE):
         await memory.embed_query(ALICE, f"query {i}")
-    assert len(memory._queries) == QUERY_CACHE_SIZE and (BOB, "the oldest") not in memory._queries
+    assert len(memory._embed._queries) == QUERY_CACHE_SIZE and (BOB, "the oldest") not in memory._embed._queries
     await memory.delete_owner(ALICE)
-    assert len(memory._queries) == 0
+    assert len(memory._embed._queries) == 0
 
 
 async def test_a_bulk_load_is_embedded_in_slices(memory: MemoryService, embedder: FakeEmbedder) -> None:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 import inferscale_sdk as sdk
-from inferscale_sdk._raw import AsyncMemoriesWithRawResponse, MemoriesWithRawResponse
+from inferscale_sdk._page import AsyncPage, Page
+from inferscale_sdk._raw import (
+    AsyncMemoriesWithRawResponse,
+    AsyncUsersWithRawResponse,
+    MemoriesWithRawResponse,
+    UsersWithRawResponse,
+)
 from inferscale_sdk._user import AsyncUserMemories, UserMemories
 
 from .script import script
@@ -19,7 +25,9 @@ PAIRS = [
     (sdk.Memories, sdk.AsyncMemories),
     (sdk.UserClient, sdk.AsyncUserClient),
     (sdk.ChatStream, sdk.AsyncChatStream),
-    (sdk.FactPage, sdk.AsyncFactPage),
+    (sdk.FactExport, sdk.AsyncFactExport),
+    (sdk.Users, sdk.AsyncUsers),
+    (Page, AsyncPage),
 ]
 DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__", "__init__": "__init__"}
 
@@ -60,19 +68,31 @@ def test_what_talks_to_the_server_is_awaited_in_the_async_client(name: str) -> N
     assert not inspect.iscoroutinefunction(getattr(sdk.InferScaleClient, name))
 
 
+def methods_of(cls: type) -> set[str]:
+    return {name for name, member in vars(cls).items() if inspect.isfunction(member) and name[0] != "_"}
+
+
+def test_bound_memories_cover_every_memory_method() -> None:
+    memories, twins = script().client().memories, script().async_client().memories
+    assert set(vars(UserMemories(memories, "a"))) == methods_of(sdk.Memories)
+    assert set(vars(AsyncUserMemories(twins, "a"))) == methods_of(sdk.Memories)
+
+
 @pytest.mark.parametrize(
-    "pair", [(MemoriesWithRawResponse, AsyncMemoriesWithRawResponse), (UserMemories, AsyncUserMemories)]
+    ("pair", "plain"),
+    [
+        ((MemoriesWithRawResponse, AsyncMemoriesWithRawResponse), sdk.Memories),
+        ((UsersWithRawResponse, AsyncUsersWithRawResponse), sdk.Users),
+    ],
 )
-def test_raw_and_bound_memories_cover_every_memory_method(pair: tuple[type, type]) -> None:
-    wanted = {name for name, member in vars(sdk.Memories).items() if inspect.isfunction(member) and name[0] != "_"}
+def test_raw_methods_cover_every_method_that_is_one_request(pair: tuple[type, type], plain: type) -> None:
     clients: tuple[Any, Any] = (script().client(), script().async_client())
     for cls, client in zip(pair, clients, strict=True):
-        args = (client.memories, "alice") if "User" in cls.__name__ else (client._transport,)
-        assert set(vars(cls(*args))) == wanted
+        assert set(vars(cls(client._transport))) == methods_of(plain) - {"wait_encoded"}
 
 
 def test_raw_methods_keep_the_signatures_of_the_plain_ones() -> None:
     client = script().client()
-    for name in ("add", "search", "list", "get", "delete", "delete_all"):
+    for name in methods_of(sdk.Memories) - {"wait_encoded"}:
         raw = inspect.signature(getattr(client.memories.with_raw_response, name)).parameters
         assert raw == inspect.signature(getattr(client.memories, name)).parameters

@@ -32,8 +32,11 @@ def store(
     owner: Owner = ALICE,
     behind: frozenset[str] = frozenset(),
 ) -> Chunk:
-    """A chunk that is committed to the catalog."""
+    """A chunk that is committed to the catalog, in rows that others made room with if need be."""
     token_ids = tuple(range(tokens)) if isinstance(tokens, int) else tuple(tokens)
+    if catalog.rows - catalog.rows_used < len(token_ids):
+        catalog.make_room(len(token_ids))
+        catalog.wiped(catalog.unwiped)
     chunk = catalog.reserve(ChunkKey(kind, owner, name), token_ids, behind)
     assert chunk is not None, "the catalog of this test is too small"
     catalog.commit(chunk)

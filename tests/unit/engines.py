@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.command import SPARE_TOKENS, Command, Extent, rows_of
-from inferscale_server.encode import Encoder, Job
+from inferscale_server.encode import Encoder
+from inferscale_server.errors import KvFileError
+from inferscale_server.job import Job, marks_of
+from inferscale_server.kv_codec import GroupShape, KvHeader, KvLayout, payload_digest
+from inferscale_server.kv_disk import KvDisk
+from inferscale_server.kv_files import kv_path, read_kv, write_temporary
+from inferscale_server.kv_order import FileOrder, FileReport
 from inferscale_server.recipe import Primer, Recipe
 from inferscale_server.types import Fact, Owner
 
@@ -51,6 +59,8 @@ class FakeEngine:
     during: Callable[[Encoded], None] = lambda encoded: None
     fail: Exception | None = None
     most_at_once: int = 0
+    loads: list[int] = field(default_factory=list)  # chunks of each load command
+    during_save: Callable[[FileOrder], None] = lambda order: None
     _running: int = 0
 
     async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
@@ -79,6 +89,37 @@ class FakeEngine:
         for row in rows_of(extents):
             self.rows.pop(row, None)
 
+    async def save(self, orders: Sequence[FileOrder]) -> list[FileReport]:
+        """As a worker does, with one number a token for key and value."""
+        return [self._save(order) for order in orders]
+
+    async def load(self, orders: Sequence[FileOrder]) -> list[FileReport]:
+        self.loads.append(len(orders))
+        return [self._load(order) for order in orders]
+
+    def _save(self, order: FileOrder) -> FileReport:
+        self.during_save(order)
+        rows = [self.rows.get(row, (0, 0)) for row in rows_of(order.extents)]
+        if any(stamp != order.stamp for stamp, _ in rows):
+            return FileReport("replaced")
+        payload = memoryview(array("f", [token for _, token in rows] * 2)).cast("B")
+        header = KvHeader(order.identity, ONE_NUMBER, payload_digest([payload]))
+        try:
+            return FileReport("ok", write_temporary(kv_path(order.folder, order.stem, 0), header, [payload]))
+        except OSError:
+            return FileReport("unwritable")
+
+    def _load(self, order: FileOrder) -> FileReport:
+        try:
+            file = read_kv(kv_path(order.folder, order.stem, 0))
+        except KvFileError as error:
+            return FileReport(error.reason)
+        assert file.header.identity == order.identity
+        tokens = array("f", bytes(file.payload))[: file.header.identity.tokens]
+        for row, token in zip(rows_of(order.extents), tokens, strict=True):
+            self.rows[row] = (order.stamp, int(token))
+        return FileReport("ok", len(file.payload))
+
     def tokens_of(self, chunk: Chunk) -> tuple[int, ...]:
         """What the slab holds for a chunk."""
         return tuple(self.rows[row][1] for row in rows_of(chunk.extents))
@@ -92,6 +133,10 @@ class FakeEngine:
             assert tuple(self.rows[row][1] for row in rows_of(injection.extents)) == before
 
 
+ONE_NUMBER = KvLayout("float32", (GroupShape(1, 1, 1),), 0, 1)
+"""A model of one layer, one head, one dimension: a key and a value of 4 bytes a token."""
+
+
 @dataclass
 class World:
     """An encoder with everything around it."""
@@ -101,6 +146,7 @@ class World:
     encoder: Encoder
     tokenize: WordTokenizer
     facts: dict[Owner, list[Fact]]
+    disk: KvDisk | None = None
 
     def add(self, *facts: Fact) -> None:
         """Store facts and tell the encoder, as the memory service does."""
@@ -132,9 +178,23 @@ class World:
         return [encoded for encoded in self.engine.requests if encoded.own == own]
 
 
-def world(rows: int = 1_000, recipe: Recipe | None = None, max_model_len: int = 500, **engine: Any) -> World:
-    """A world with no facts; the recipe is a primer of 3 facts unless told."""
-    catalog, fake, tokenize, facts = Catalog(rows, "f"), FakeEngine(**engine), WordTokenizer(), {}
+def world(
+    rows: int = 1_000,
+    recipe: Recipe | None = None,
+    max_model_len: int = 500,
+    folder: Path | None = None,
+    facts: dict[Owner, list[Fact]] | None = None,
+    budget_bytes: int = 1 << 20,
+    fingerprint: str = "f",
+    **engine: Any,
+) -> World:
+    """A world with no facts and no disk unless told; the recipe is a primer of 3 facts unless told."""
+    catalog, fake, tokenize = Catalog(rows, fingerprint), FakeEngine(**engine), WordTokenizer()
+    facts = {} if facts is None else facts
+    disk = None
+    if folder is not None:
+        disk = KvDisk(folder, budget_bytes, 1, 8, catalog, fake)
+        disk.open({owner.digest(): marks_of(of_owner) for owner, of_owner in facts.items()})
     encoder = Encoder(
         catalog,
         Primer(3) if recipe is None else recipe,
@@ -143,5 +203,6 @@ def world(rows: int = 1_000, recipe: Recipe | None = None, max_model_len: int = 
         HEADER,
         lambda owner: tuple(facts.get(owner, ())),
         max_model_len,
+        disk=disk,
     )
-    return World(catalog, fake, encoder, tokenize, facts)
+    return World(catalog, fake, encoder, tokenize, facts, disk)

@@ -27,7 +27,8 @@ def test_a_new_encoding_replaces_the_old_one() -> None:
     catalog = Catalog(10, "f")
     old, new = store(catalog, "a"), store(catalog, "a")
     assert catalog.get(new.key) == new and new.stamp != old.stamp
-    assert catalog.rows_used == 3
+    assert catalog.holds(new) and not catalog.holds(old)
+    assert catalog.unwiped == old.extents
 
 
 def test_rows_of_a_replaced_chunk_stay_as_long_as_a_request_reads_them() -> None:
@@ -36,8 +37,9 @@ def test_rows_of_a_replaced_chunk_stay_as_long_as_a_request_reads_them() -> None
     pin = catalog.pin([old])
     new = store(catalog, "a")
     assert catalog.rows_used == 6 and set(rows_of(old.extents)).isdisjoint(rows_of(new.extents))
+    assert catalog.unwiped == ()
     pin.release()
-    assert catalog.rows_used == 3 and catalog.pins == 0
+    assert catalog.unwiped == old.extents and catalog.pins == 0
 
 
 def test_a_pin_released_twice_releases_once() -> None:
@@ -51,10 +53,16 @@ def test_a_pin_released_twice_releases_once() -> None:
     assert catalog.pins == 0
 
 
-def test_forgotten_rows_are_not_used_again_before_they_are_wiped() -> None:
+@pytest.mark.parametrize("how", ["dropped", "evicted", "given up"])
+def test_rows_are_not_used_again_before_they_are_wiped(how: str) -> None:
     catalog = Catalog(3, "f")
-    chunk = store(catalog, "a")
-    catalog.drop(chunk.key, wipe=True)
+    if how == "given up":
+        chunk = catalog.reserve(ChunkKey("fact", ALICE, "a"), (1, 2, 3), frozenset())
+        assert chunk is not None
+        catalog.release(chunk)
+    else:
+        chunk = store(catalog, "a")
+        assert catalog.make_room(3) if how == "evicted" else catalog.drop(chunk.key) is None
     assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), frozenset()) is None
     assert catalog.unwiped == chunk.extents
     catalog.wiped(catalog.unwiped)
@@ -67,7 +75,7 @@ def test_rows_that_a_request_reads_are_wiped_after_it() -> None:
     catalog.on_unwiped = lambda: heard.append(1)
     chunk = store(catalog, "a")
     pin = catalog.pin([chunk])
-    catalog.drop_where(lambda chunk: chunk.key.owner == ALICE)
+    catalog.drop_where(ALICE, lambda chunk: True)
     assert catalog.get(chunk.key) is None and catalog.unwiped == () and not heard
     pin.release()
     assert catalog.unwiped == chunk.extents and heard
@@ -78,7 +86,7 @@ def test_an_older_encoding_in_use_is_wiped_too_when_its_fact_is_forgotten() -> N
     old = store(catalog, "a")
     pin = catalog.pin([old])
     new = store(catalog, "a")
-    catalog.drop_where(lambda chunk: chunk.key.name == "a")
+    catalog.drop_where(ALICE, lambda chunk: chunk.key.name == "a")
     pin.release()
     assert sorted(rows_of(catalog.unwiped)) == sorted(rows_of((*old.extents, *new.extents)))
 
@@ -114,22 +122,67 @@ def test_nothing_is_evicted_for_what_cannot_fit(tokens: int) -> None:
     catalog = Catalog(6, "f")
     a, b = store(catalog, "a"), store(catalog, "b")
     with catalog.pinned([a]):
-        assert catalog.reserve(ChunkKey("fact", ALICE, "c"), tuple(range(tokens)), frozenset()) is None
+        assert not catalog.make_room(tokens)
     assert a.key in catalog and b.key in catalog
 
 
-def test_background_work_evicts_nothing() -> None:
+def test_a_reservation_evicts_nothing() -> None:
     catalog = Catalog(3, "f")
     a = store(catalog, "a")
-    assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), frozenset(), evict=False) is None
+    assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), frozenset()) is None
     assert a.key in catalog
+
+
+def test_what_is_to_be_kept_is_never_evicted() -> None:
+    catalog = Catalog(6, "f")
+    header, a = store(catalog, "h", kind="header"), store(catalog, "a")
+    catalog.keep = frozenset({header.key})
+    assert not catalog.make_room(4) and catalog.make_room(3)
+    assert header.key in catalog and a.key not in catalog
+
+
+def test_ever_changing_headers_evict_each_other_and_no_facts() -> None:
+    catalog = Catalog(80, "f")
+    facts = [store(catalog, str(number), tokens=6) for number in range(10)]
+    default = store(catalog, "default", kind="header", tokens=2)
+    catalog.keep = frozenset({default.key})
+    for number in range(20):
+        catalog.make_room_among_headers(4)
+        store(catalog, f"h{number}", kind="header", tokens=4)
+    headers = [key for key in (ChunkKey("header", ALICE, f"h{n}") for n in range(20)) if key in catalog]
+    assert [key.name for key in headers] == ["h18", "h19"]
+    assert default.key in catalog and all(fact.key in catalog for fact in facts)
+
+
+def test_a_header_larger_than_the_share_pushes_out_all_other_headers() -> None:
+    catalog = Catalog(80, "f")
+    old = store(catalog, "h", kind="header", tokens=5)
+    catalog.make_room_among_headers(30)
+    assert old.key not in catalog
+
+
+def test_an_owner_without_chunks_takes_no_memory() -> None:
+    catalog = Catalog(10, "f")
+    store(catalog, "a")
+    catalog.drop_where(ALICE, lambda chunk: True)
+    assert catalog.of(ALICE) == () and not catalog._of_owner
+
+
+def test_what_was_used_is_told_once() -> None:
+    catalog = Catalog(10, "f")
+    a, b = store(catalog, "a"), store(catalog, "b")
+    catalog.get(a.key)
+    assert catalog.take_used() == {a.key} and catalog.take_used() == frozenset()
+    catalog.get(b.key)
+    catalog.drop(b.key)
+    assert catalog.take_used() == frozenset()
 
 
 def test_owners_do_not_see_each_other() -> None:
     catalog = Catalog(10, "f")
     mine, others = store(catalog, "same"), store(catalog, "same", owner=BOB)
     assert catalog.get(mine.key) == mine and catalog.of(BOB) == (others,)
-    catalog.drop_where(lambda chunk: chunk.key.owner == ALICE)
+    catalog.drop_where(ALICE, lambda chunk: True)
     assert catalog.of(ALICE) == () and catalog.get(others.key) == others
 
 
@@ -175,7 +228,7 @@ def test_kv_of_another_model_is_not_served_and_the_reason_is_counted(other: Ingr
     chunk = store(catalog, "a")
     catalog.fingerprint = fingerprint(ORIGINAL)
     assert catalog.get(chunk.key) is None
-    assert catalog.misses == {"fingerprint": 1} and catalog.rows_used == 0
+    assert catalog.misses == {"fingerprint": 1} and catalog.unwiped == chunk.extents
 
 
 def test_the_same_model_has_the_same_fingerprint_whatever_the_order_of_its_config() -> None:
@@ -183,7 +236,7 @@ def test_the_same_model_has_the_same_fingerprint_whatever_the_order_of_its_confi
 
 
 actions = st.lists(
-    st.tuples(st.sampled_from(["store", "pin", "unpin", "drop", "forget", "wipe", "get"]), st.integers(0, 7)),
+    st.tuples(st.sampled_from(["store", "pin", "unpin", "drop", "evict", "wipe", "get"]), st.integers(0, 7)),
     max_size=50,
 )
 
@@ -200,7 +253,7 @@ def test_no_two_holders_ever_share_a_row(history: list[tuple[str, int]]) -> None
             "pin": lambda key=key: _pin(catalog, key, pins),
             "unpin": lambda number=number: pins and pins.pop(number % len(pins))[1].release(),  # type: ignore[attr-defined]
             "drop": lambda key=key: catalog.drop(key),
-            "forget": lambda key=key: catalog.drop(key, wipe=True),
+            "evict": lambda number=number: catalog.make_room(number),
             "wipe": lambda: catalog.wiped(catalog.unwiped),
             "get": lambda key=key: catalog.get(key),
         }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
 
 from inferscale_server.catalog import ChunkKey
-from inferscale_server.command import rows_of
-from inferscale_server.encode import BATCH, MAX_TRIES, Job
+from inferscale_server.command import Extent, rows_of
+from inferscale_server.encode import BATCH, MAX_LOOSE, MAX_TRIES
+from inferscale_server.job import Job
 from inferscale_server.recipe import Isolated
 
 from .builders import ALICE, BOB, fact
@@ -35,6 +37,15 @@ async def test_every_fact_is_encoded_behind_header_and_primer_and_never_behind_i
         assert chunk.behind == {f.id for f in all_facts[:3]}
         assert here.engine.tokens_of(chunk) == chunk.token_ids == here.encoder.job_of(each).token_ids
     assert here.encoder.queued() == here.encoder.running() == 0
+
+
+async def test_what_waits_is_counted_for_each_owner_until_it_is_encoded() -> None:
+    here, mine = world(), facts(4)
+    here.add(*mine)
+    here.add(*facts(2, BOB))
+    assert (here.encoder.queued_of(ALICE), here.encoder.queued_of(BOB)) == (4, 2)
+    await here.encoder.drain()
+    assert (here.encoder.queued_of(ALICE), here.encoder.queued_of(BOB)) == (0, 0)
 
 
 async def test_the_primer_is_encoded_once_for_all_facts_and_injected() -> None:
@@ -369,3 +380,52 @@ async def test_a_fact_too_long_for_the_primer_is_encoded_once_and_not_over_and_o
     here.add(long)
     await asyncio.wait_for(here.encoder.drain(), 5)
     assert here.chunk(long) is not None and len(here.requests_for(long)) == 1
+
+
+# Room
+
+
+async def test_a_fact_that_is_forgotten_while_its_rows_are_wiped_is_not_encoded() -> None:
+    here, (one, two) = world(rows=len(HEADER_IDS) + 4, recipe=Isolated()), facts(2)
+    here.add(one)
+    await here.encoder.drain()
+    wipe = here.engine.wipe
+
+    async def deletes(extents: Sequence[Extent]) -> None:
+        await wipe(extents)
+        if two in here.facts[ALICE]:
+            here.delete(two)
+
+    here.engine.wipe = deletes  # type: ignore[method-assign]
+    here.add(two)
+    here.encoder.want(ALICE, [here.encoder.job_of(two)])
+    await here.encoder.drain()
+    assert here.requests_for(two) == [] and here.chunk(two) is None and here.catalog.unwiped == ()
+
+
+async def test_what_a_chat_asked_for_comes_first_and_evicts() -> None:
+    here, all_facts = world(rows=len(HEADER_IDS) + 4 * BATCH, recipe=Isolated()), facts(4 * BATCH)
+    here.add(*all_facts)
+    await here.encoder.drain()
+    assert [each for each in all_facts if here.chunk(each)] == all_facts[:BATCH]
+    here.encoder.want(ALICE, [here.encoder.job_of(all_facts[-1])])
+    await here.encoder.drain()
+    assert here.chunk(all_facts[-1]) is not None
+    assert sum(here.chunk(each) is not None for each in all_facts) == BATCH
+
+
+async def test_a_full_slab_loses_nothing_to_a_primer_that_nothing_can_be_encoded_behind() -> None:
+    here = world(rows=len(HEADER_IDS) + (len(HEADER_IDS) + 3 * 4) + 3 * 4)  # header, primer, facts of 4 tokens
+    here.add(*facts(3))
+    await here.encoder.drain()
+    held = {chunk.key for chunk in here.catalog.of(ALICE)}
+    here.add(*facts(6, BOB))
+    await here.encoder.drain()
+    assert {chunk.key for chunk in here.catalog.of(ALICE)} == held and len(held) == 4
+
+
+async def test_headers_that_wait_are_bounded() -> None:
+    here = world()
+    for number in range(3 * MAX_LOOSE):
+        here.encoder.want(ALICE, [context(str(number), number + 1)])
+    assert here.encoder.queued() <= MAX_LOOSE

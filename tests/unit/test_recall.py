@@ -12,6 +12,7 @@ import pytest_asyncio
 from inferscale_server.catalog import Catalog
 from inferscale_server.encode import Encoder
 from inferscale_server.facts import FactStore
+from inferscale_server.filters import parse_filter
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
 from inferscale_server.plan import Frame
@@ -70,6 +71,13 @@ async def test_more_are_found_when_more_are_asked_for(desk: Desk) -> None:
     await desk.add("goats eat grass", "trains leave at noon", "goats climb")
     assert len((await desk.recall.find(ALICE, "goats", 3, None, ())).hits) == 3
     assert len((await desk.recall.find(ALICE, "goats climb", 3, 0.99, ())).hits) == 1
+
+
+async def test_a_filter_keeps_facts_out_of_a_chat(desk: Desk) -> None:
+    drafts = [FactDraft(f"goats {place}", metadata={"place": place}) for place in ("here", "there")]
+    await desk.memory.add(ALICE, drafts)
+    found = await desk.recall.find(ALICE, "goats", 5, None, (), parse_filter({"place": "there"}))
+    assert [hit.fact.text for hit in found.hits] == ["goats there"]
 
 
 @pytest.mark.parametrize("question", ["", "  \n "])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import typer
 
-from inferscale_server.cli import bench, chat, demo, doctor, memories, serve
+from inferscale_server.cli import backup, bench, chat, demo, doctor, gc, keys, memories, reindex, restore, serve, verify
 from inferscale_server.errors import InferScaleError
 
 EXIT_EXPECTED = 2
@@ -27,8 +27,14 @@ app = typer.Typer(
 serve.register(app)
 chat.register(app)
 app.add_typer(memories.app, name="memories")
+app.add_typer(keys.app, name="keys")
 demo.register(app)
 doctor.register(app)
+verify.register(app)
+gc.register(app)
+backup.register(app)
+restore.register(app)
+reindex.register(app)
 app.add_typer(bench.app, name="bench")
 
 

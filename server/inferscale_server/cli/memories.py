@@ -3,44 +3,65 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sys
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
-from inferscale_server.cli.connection import UrlOption, UserOption, connect
+from inferscale_server.cli import transfer
+from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption, connect
+from inferscale_server.cli.rows import show
 
 if TYPE_CHECKING:
     from inferscale_sdk import FactInput
 
-app = typer.Typer(help="Add, list, search and delete one user's facts.", no_args_is_help=True)
+app = typer.Typer(
+    help="Add, find, change and delete one user's facts, take them out and put them in.", no_args_is_help=True
+)
+transfer.register(app)
+
+STDIN = "-"
+NEVER = "never"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for other programs.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the fact.", show_default=False)]
-TextArgument = Annotated[list[str], typer.Argument(metavar="TEXT...", help="One fact each.", show_default=False)]
+TextsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TEXT...]", help="One fact each; none or -: the lines of stdin.", show_default=False),
+]
 SpeakerOption = Annotated[str | None, typer.Option("--speaker", help="Who said it.")]
 TimeOption = Annotated[datetime | None, typer.Option("--time", help="When it was said, UTC.")]
+ExpiresOption = Annotated[
+    str | None, typer.Option("--expires", help="When to forget it: ISO 8601 or Unix seconds, UTC; never.")
+]
+MetadataOption = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="An object of your own fields.")]
+FilterOption = Annotated[
+    str | None, typer.Option("--filter", metavar="JSON", help='Only what matches, as {"year": {"gte": 2024}}.')
+]
 
 
 @app.command()
 def add(
-    texts: TextArgument,
     user: UserOption,
+    texts: TextsArgument = None,
     speaker: SpeakerOption = None,
     time: TimeOption = None,
+    expires: ExpiresOption = None,
+    metadata: MetadataOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """Remember facts, each a sentence that stands on its own."""
-    facts: list[FactInput] = [{"text": text, "speaker": speaker} for text in texts]
+    facts: list[FactInput] = [{"text": text, "speaker": speaker} for text in _texts(texts)]
     timestamp = time.replace(tzinfo=UTC).timestamp() if time else None
-    with connect(url) as client:
-        outcomes = client.memories.add(user, facts=facts, timestamp=timestamp)
+    fields = _object(metadata, "--metadata")
+    with connect(url, api_key) as client:
+        outcomes = client.memories.add(
+            user, facts=facts, timestamp=timestamp, metadata=fields, expires_at=_moment(expires)
+        )
     show(outcomes, ("id", "status", "text", "reason"), as_json)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(1)
@@ -50,12 +71,16 @@ def add(
 def list_(
     user: UserOption,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many, oldest first.")] = None,
+    where: FilterOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """List a user's facts, oldest first."""
-    with connect(url) as client:
-        show(islice(client.memories.list(user), limit), ("id", "timestamp", "speaker", "text"), as_json)
+    condition = _object(where, "--filter")
+    with connect(url, api_key) as client:
+        facts = client.memories.list(user, filter=condition)
+        show(islice(facts, limit), ("id", "timestamp", "speaker", "text", "metadata"), as_json)
 
 
 @app.command()
@@ -63,45 +88,127 @@ def search(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.", show_default=False)],
     user: UserOption,
     k: Annotated[int | None, typer.Option("--k", min=1, help="At most so many, default the server's.")] = None,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Leave out what is less near, -1 to 1.")
+    ] = None,
+    where: FilterOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
+    api_key: KeyOption = None,
 ) -> None:
     """Find the facts nearest to a query, best first."""
-    with connect(url) as client:
-        show(client.memories.search(user, query, k=k), ("score", "id", "text"), as_json)
+    condition = _object(where, "--filter")
+    with connect(url, api_key) as client:
+        hits = client.memories.search(user, query, k=k, min_score=min_score, filter=condition)
+        show(hits, ("score", "id", "text"), as_json)
 
 
 @app.command()
-def get(fact_id: IdArgument, user: UserOption, as_json: JsonOption = False, url: UrlOption = None) -> None:
+def get(
+    fact_id: IdArgument,
+    user: UserOption,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
     """Show one fact."""
-    with connect(url) as client:
-        show([client.memories.get(fact_id, user=user)], ("id", "timestamp", "speaker", "text"), as_json)
+    with connect(url, api_key) as client:
+        fact = client.memories.get(fact_id, user=user)
+    show([fact], ("id", "timestamp", "speaker", "text", "metadata", "expires_at"), as_json)
 
 
 @app.command()
-def delete(fact_id: IdArgument, user: UserOption, as_json: JsonOption = False, url: UrlOption = None) -> None:
-    """Forget one fact."""
-    with connect(url) as client:
-        client.memories.delete(fact_id, user=user)
-    print(json.dumps({"id": fact_id, "deleted": True}) if as_json else f"deleted {fact_id}")
+def update(
+    fact_id: IdArgument,
+    user: UserOption,
+    text: Annotated[str | None, typer.Option("--text", help="The new text; - reads it from stdin.")] = None,
+    metadata: MetadataOption = None,
+    time: TimeOption = None,
+    expires: ExpiresOption = None,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Change one fact. Metadata is merged, and null removes a key."""
+    from inferscale_sdk import NOT_GIVEN
+
+    if text is None and metadata is None and time is None and expires is None:
+        raise typer.BadParameter("nothing to change: give --text, --metadata, --time or --expires")
+    new_text = sys.stdin.read().strip() if text == STDIN else text
+    fields = _object(metadata, "--metadata")
+    said_at = NOT_GIVEN if time is None else time.replace(tzinfo=UTC)
+    expires_at = NOT_GIVEN if expires is None else _moment(expires)
+    with connect(url, api_key) as client:
+        fact = client.memories.update(
+            fact_id, user=user, text=new_text, metadata=fields, timestamp=said_at, expires_at=expires_at
+        )
+    show([fact], ("id", "timestamp", "text", "metadata", "updated_at", "expires_at"), as_json)
 
 
-def show(rows: Iterable[Any], columns: tuple[str, ...], as_json: bool) -> None:
-    """Print SDK results as a table of `columns`, or whole as JSON lines."""
-    if as_json:
-        for row in rows:
-            print(row.model_dump_json())
-        return
-    table = Table(*(Column(name, overflow="fold") for name in columns))  # an id that is cut cannot be used
-    for row in rows:
-        table.add_row(*(Text(cell(getattr(row, column), column)) for column in columns))
-    Console().print(table)
+@app.command()
+def history(
+    fact_id: IdArgument,
+    user: UserOption,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Show what happened to one fact, oldest first; of a deleted one not what it said."""
+    with connect(url, api_key) as client:
+        show(client.memories.history(fact_id, user=user), ("at", "event", "text", "metadata"), as_json)
 
 
-def cell(value: object, column: str) -> str:
-    """One value for a person: times as UTC, scores with two digits, nothing for None."""
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M}"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+@app.command()
+def delete(
+    user: UserOption,
+    fact_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of the fact.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of the user's facts instead of one.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --all.")] = False,
+    as_json: JsonOption = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Forget one fact, or all of a user's."""
+    if (fact_id is None) != everything:
+        raise typer.BadParameter("give either the ID of a fact or --all")
+    if everything and not yes:
+        typer.confirm(f"Forget everything about {user}?", abort=True)
+    with connect(url, api_key) as client:
+        result = client.memories.delete_all(user) if fact_id is None else client.memories.delete(fact_id, user=user)
+    said = {"deleted": result.deleted} if fact_id is None else {"id": fact_id, "deleted": True}
+    print(json.dumps(said) if as_json else f"deleted {fact_id or f'{result.deleted} facts'}")
+
+
+def _texts(texts: list[str] | None) -> list[str]:
+    """The facts of the command line, or the lines of stdin. Raises typer.BadParameter when there are none."""
+    if texts and texts != [STDIN]:
+        return texts
+    if not texts and sys.stdin.isatty():
+        raise typer.BadParameter("no text: give one as an argument, or several as lines on stdin")
+    lines = [line.strip() for line in sys.stdin if line.strip()]
+    if not lines:
+        raise typer.BadParameter("stdin holds no text")
+    return lines
+
+
+def _object(written: str | None, option: str) -> dict[str, object] | None:
+    """A JSON object that was typed. Raises typer.BadParameter."""
+    if written is None:
+        return None
+    try:
+        parsed = json.loads(written)
+    except json.JSONDecodeError as error:
+        raise typer.BadParameter(f"{option}: not JSON: {error.msg} (character {error.pos})") from error
+    if not isinstance(parsed, dict):
+        raise typer.BadParameter(f"{option}: must be a JSON object")
+    return parsed
+
+
+def _moment(written: str | None) -> float | str | None:
+    """As the API takes it; `never` is None. The server checks the rest."""
+    if written is None or written == NEVER:
+        return None
+    try:
+        return float(written)
+    except ValueError:
+        return written

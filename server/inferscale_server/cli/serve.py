@@ -19,15 +19,22 @@ HELP = {
     "port": "Port to listen on.",
     "data_dir": "Folder that holds the facts.",
     "cache_dir": "Folder for prepared models.",
-    "embedder": "Embedding model: minilm (embedded), a folder, or a hub id.",
+    "embedder": "Embedding model: minilm (embedded), a folder, a hub id, or openai:MODEL[@URL].",
+    "embedder_url": "Base URL of the endpoint for openai:MODEL.",
+    "embedder_key": "Key for that endpoint; better in the environment, where other users cannot see it.",
     "index": "How facts are searched.",
     "recipe": "What a fact is encoded behind: facts of the same owner, or the instruction alone.",
     "primer_facts": "Facts that the primer holds.",
     "tail_tokens": "Last tokens of the memory that are computed afresh for each answer.",
     "k": "Facts recalled for a chat that names no k.",
     "kv_device_gib": "Memory for the facts' KV on the device, in GiB.",
+    "kv_disk_gib": "Disk for the facts' KV, kept over restarts, in GiB; 0 keeps none.",
     "facts_url": "Where the facts lie, if not in the data folder: sqlite:///path.",
+    "api_keys": "File of API keys (inferscale keys create FILE); read again on SIGHUP.",
     "insecure": "Serve on a public address without API keys.",
+    "max_facts_per_user": "Facts that one user can have.",
+    "max_bytes_per_user": "Bytes of text and metadata that one user can have.",
+    "max_requests_per_user": "Requests that one user can have in flight.",
 }
 """A line for each field except the model, which is an argument."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
@@ -47,7 +48,15 @@ class IncomingBody:
                     discarded += len((await self.receive()).get("body", b""))
 
 
-async def read_json_body(scope: Scope, receive: Receive) -> bytes:
+@dataclass(frozen=True, slots=True)
+class JsonBody:
+    """A body as it came, and the JSON object in it."""
+
+    content: bytes
+    fields: JsonObject
+
+
+async def read_json_body(scope: Scope, receive: Receive) -> JsonBody:
     """The body, when it is a JSON object of at most MAX_BODY_BYTES without refused fields.
 
     Raises InvalidRequest, TooLarge, and ClientDisconnect when the client left before it had sent all of it.
@@ -55,8 +64,9 @@ async def read_json_body(scope: Scope, receive: Receive) -> bytes:
     _check_content_type(scope)
     _check_declared_length(scope)
     content = await _read_whole(receive)
-    refuse_fields(await load_object(content))
-    return content
+    fields = await load_object(content)
+    refuse_fields(fields)
+    return JsonBody(content, fields)
 
 
 async def load_object(content: bytes) -> JsonObject:

@@ -1,6 +1,7 @@
 """The outermost layer of the server: what a request must look like before any route, ours or vLLM's, sees it.
 
-Knows: ASGI, the allow-list, limits on bodies, refused fields, request ids. Refuses to know: what a route does.
+Knows: ASGI, the allow-list, keys and roles, limits on bodies, refused fields, request ids. Refuses to know: what a
+route does. What needs a key is decided here, in front of all routes, so that no route can forget to ask.
 Pure ASGI, because a `BaseHTTPMiddleware` hides disconnects from streaming routes and lets websockets pass.
 """
 
@@ -8,19 +9,30 @@ from __future__ import annotations
 
 import re
 import uuid
-from urllib.parse import unquote_to_bytes
+from collections.abc import Iterator, Mapping
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from inferscale_server.edge.allowlist import ALLOWED, AllowedRoute, AllowList, MethodNotAllowed
+from inferscale_server.edge.allowlist import ALLOWED, STREAMED, AllowedRoute, AllowList, MethodNotAllowed
 from inferscale_server.edge.answers import error_response, unexpected_response
+from inferscale_server.edge.auth import Access
 from inferscale_server.edge.body import IncomingBody, header_values, read_json_body, replay
+from inferscale_server.edge.identity import Identity, with_identity
 from inferscale_server.edge.refused import refuse_header
-from inferscale_server.errors import InvalidRequest, RequestError
+from inferscale_server.edge.reply import Reply
+from inferscale_server.errors import Forbidden, InvalidRequest, NotFound, RequestError
+from inferscale_server.types import Owner
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _BROKEN_PERCENT = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+WITH_BODY = frozenset({"POST", "PATCH", "PUT"})
+"""Methods whose body is read, checked and given to the app again."""
+
+OPEN = Access()
+"""For an app that was given no Access: a test's, or one without a server around it."""
+
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
@@ -34,9 +46,11 @@ class BrokenResponse(Exception):
 class Guard:
     """ASGI middleware, installed as `--middleware inferscale_server.edge.guard.Guard`."""
 
-    def __init__(self, app: ASGIApp, routes: AllowList = ALLOWED) -> None:
+    def __init__(self, app: ASGIApp, routes: AllowList = ALLOWED, access: Access | None = None) -> None:
+        """Without `access`, the app's own is asked at each request (`app.state.access`): it comes after the guard."""
         self._app = app
         self._routes = routes
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -49,18 +63,21 @@ class Guard:
     async def _guard_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Name the request, admit it or say why not, run the app."""
         request_id = _request_id(scope)
-        answer = _Answer(send, request_id)
+        answer = Reply(send, request_id)
         incoming = IncomingBody(receive)
         try:
             route = self._admit(scope)
-            if scope["method"] == "POST":
-                receive = replay(await read_json_body(scope, incoming.receive), receive)
+            scope = self._identified(route, _with_request_id(scope, request_id))
+            fields: Mapping[str, object] = {}
+            if scope["method"] in WITH_BODY and route.template not in STREAMED:
+                body = await read_json_body(scope, incoming.receive)
+                fields, receive = body.fields, replay(body.content, receive)
+            with self._access_of(scope).in_flight(_owners(route, scope, fields)):
+                await self._run(route, scope, receive, answer)
         except ClientDisconnect:
             return
         except RequestError as error:
             await _refuse(error, scope, incoming, answer)
-            return
-        await self._run(route, _with_request_id(scope, request_id), receive, answer)
 
     def _admit(self, scope: Scope) -> AllowedRoute:
         _check_encoding(scope)
@@ -68,7 +85,24 @@ class Guard:
         refuse_header(frozenset(name.lower() for name, _ in scope["headers"]))
         return route
 
-    async def _run(self, route: AllowedRoute, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    def _identified(self, route: AllowedRoute, scope: Scope) -> Scope:
+        """The scope with its caller. A preflight request carries no key by design; `nothing` routes are probes."""
+        needed = route.needs.get(scope["method"], "nothing")
+        if needed == "nothing":
+            return scope
+        identity = self._access_of(scope).identify(scope)
+        identity.require(needed)
+        return with_identity(scope, identity)
+
+    def _access_of(self, scope: Scope) -> Access:
+        if self._access is not None:
+            return self._access
+        app = scope.get("app")
+        access = OPEN if app is None else getattr(app.state, "access", OPEN)
+        assert isinstance(access, Access), type(access)
+        return access
+
+    async def _run(self, route: AllowedRoute, scope: Scope, receive: Receive, answer: Reply) -> None:
         try:
             await self._app(scope, receive, answer.send)
         except ClientDisconnect:
@@ -80,23 +114,7 @@ class Guard:
             await response(scope, receive, answer.send)
 
 
-class _Answer:
-    """The way back to the client: puts the request id on the response and knows whether it has begun."""
-
-    def __init__(self, send: Send, request_id: str) -> None:
-        self.request_id = request_id
-        self.started = False
-        self._send = send
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.started = True
-            headers = [(name, value) for name, value in message.get("headers", ()) if name.lower() != b"x-request-id"]
-            message = {**message, "headers": [*headers, (b"x-request-id", self.request_id.encode())]}
-        await self._send(message)
-
-
-async def _refuse(error: RequestError, scope: Scope, incoming: IncomingBody, answer: _Answer) -> None:
+async def _refuse(error: RequestError, scope: Scope, incoming: IncomingBody, answer: Reply) -> None:
     await incoming.discard_rest()
     response = error_response(error)
     if isinstance(error, MethodNotAllowed):
@@ -104,6 +122,33 @@ async def _refuse(error: RequestError, scope: Scope, incoming: IncomingBody, ans
     if not incoming.complete:
         response.headers["connection"] = "close"
     await response(scope, incoming.receive, answer.send)
+
+
+def _owners(route: AllowedRoute, scope: Scope, fields: Mapping[str, object]) -> list[Owner]:
+    """Whoever the request names, wherever it does.
+
+    Raises Forbidden for one that its caller may not name, and NotFound when the request is about one fact: whether
+    there is such a fact is then not the caller's business either.
+    """
+    identity = scope.get("state", {}).get("identity")
+    if not isinstance(identity, Identity):
+        return []
+    try:
+        return [identity.owner(user) for user in _named_users(route, scope, fields)]
+    except Forbidden:
+        if "{fact_id}" in route.template:
+            raise NotFound("no such fact", param="id") from None
+        raise
+
+
+def _named_users(route: AllowedRoute, scope: Scope, fields: Mapping[str, object]) -> Iterator[str]:
+    extension = fields.get("inferscale")
+    inner = extension.get("user_id") if isinstance(extension, Mapping) else None
+    query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    named = [fields.get("user_id"), fields.get("user"), inner, route.user_in(_route_path(scope))]
+    for user in (*named, *(value for name, value in query if name == "user_id")):
+        if isinstance(user, str):
+            yield user
 
 
 def _request_id(scope: Scope) -> str:

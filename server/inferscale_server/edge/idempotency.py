@@ -1,8 +1,8 @@
 """A repeated write with the same `Idempotency-Key` gets the first one's outcome, also while that one still runs.
 
 Knows: keys, digests of bodies, outcomes. Refuses to know: facts' texts: what is kept are ids, so that a deleted fact is
-not recallable from here, and a late retry cannot bring it back. In memory only: after a restart a repeated write meets
-the fact store's own check for duplicates.
+not recallable from here. In memory only: this is for tries that cross each other; the fact store itself knows the keys
+of the last day, over restarts too.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from inferscale_server.errors import InvalidRequest, RequestError
-from inferscale_server.types import Owner
+from inferscale_server.errors import Conflict, InvalidRequest
+from inferscale_server.types import IdempotencyKey, Owner
 
 Outcome = TypeVar("Outcome")
 
@@ -26,17 +26,18 @@ OWNERS = 1_024
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
-class IdempotencyConflict(RequestError):
-    """The key was used before with another body."""
-
-    status = 409
-    type = "invalid_request_error"
-    default_code = "idempotency_conflict"
+def parse_key(header: str | None, body: bytes) -> IdempotencyKey | None:
+    """The name of one write, None when it has none. Raises InvalidRequest for a malformed header."""
+    if header is None:
+        return None
+    if not _KEY.fullmatch(header):
+        raise InvalidRequest("the header must be 1 to 255 printable ASCII characters", param="Idempotency-Key")
+    return IdempotencyKey(header, hashlib.sha256(body).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt(Generic[Outcome]):
-    body_sha256: bytes
+    body_digest: str
     task: asyncio.Task[Outcome]
 
 
@@ -49,31 +50,28 @@ class OncePerKey(Generic[Outcome]):
         self._attempts: OrderedDict[Owner, OrderedDict[str, _Attempt[Outcome]]] = OrderedDict()
 
     async def run(
-        self, owner: Owner, key: str | None, body: bytes, write: Callable[[], Coroutine[object, object, Outcome]]
+        self, owner: Owner, name: IdempotencyKey | None, write: Callable[[], Coroutine[object, object, Outcome]]
     ) -> Outcome:
-        """The outcome of `write()`, or of the earlier write with this key; without a key always a new one.
+        """The outcome of `write()`, or of the earlier write of this name; without a name always a new one.
 
         A write that raises is forgotten: whoever waited for it gets its error, the next try runs again. Raises
-        InvalidRequest for a malformed key and IdempotencyConflict for a key that came with another body.
+        Conflict for a key that came with another body.
         """
-        if key is None:
+        if name is None:
             return await write()
-        if not _KEY.fullmatch(key):
-            raise InvalidRequest("the header must be 1 to 255 printable ASCII characters", param="Idempotency-Key")
-        attempt = self._attempt(owner, key, hashlib.sha256(body).digest(), write)
-        return await _wait(attempt.task)
+        return await _wait(self._attempt(owner, name, write).task)
 
     def _attempt(
-        self, owner: Owner, key: str, body_sha256: bytes, write: Callable[[], Coroutine[object, object, Outcome]]
+        self, owner: Owner, name: IdempotencyKey, write: Callable[[], Coroutine[object, object, Outcome]]
     ) -> _Attempt[Outcome]:
         of_owner = self._attempts.setdefault(owner, OrderedDict())
         self._attempts.move_to_end(owner)
-        known = of_owner.get(key)
+        known = of_owner.get(name.key)
         if known is None or _failed(known.task):
-            known = of_owner[key] = _Attempt(body_sha256, asyncio.create_task(write()))
-        elif known.body_sha256 != body_sha256:
-            raise IdempotencyConflict("this key was used with another body", param="Idempotency-Key")
-        of_owner.move_to_end(key)
+            known = of_owner[name.key] = _Attempt(name.body_digest, asyncio.create_task(write()))
+        elif known.body_digest != name.body_digest:
+            raise Conflict("this key was used with another body", code="idempotency_mismatch", param="Idempotency-Key")
+        of_owner.move_to_end(name.key)
         self._evict(of_owner)
         return known
 

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from inferscale_server.types import ServedMode
 
-EncodeResult = Literal["stored", "incomplete", "failed", "dropped"]
+EncodeResult = Literal["stored", "loaded", "incomplete", "failed", "dropped"]
 
 MULTIPROCESS_GAUGES: Literal["mostrecent"] = "mostrecent"
 """With several processes one registry merges their files; a gauge is then whatever was set last."""
@@ -38,11 +38,19 @@ class Metrics:
             "inferscale_hook_errors", "Exceptions caught in a connector hook.", ("hook",), registry=registry
         )
         self._encodes = Counter(
-            "inferscale_encodes", "Encode requests that ended, by result.", ("result",), registry=registry
+            "inferscale_encodes", "Chunks encoded, or loaded instead, by result.", ("result",), registry=registry
         )
         self._encode_queue = _gauge("inferscale_encode_queue", "Facts that wait for their KV.", registry)
         self._rows_used = _gauge("inferscale_slab_rows_used", "Slab rows that hold chunk KV.", registry)
         self._rows_total = _gauge("inferscale_slab_rows_total", "Slab rows there are.", registry)
+        self._disk_events = Counter(
+            "inferscale_kv_disk_events",
+            "KV files saved, loaded and dropped, by what became of it.",
+            ("event", "result"),
+            registry=registry,
+        )
+        self._disk_bytes = _gauge("inferscale_kv_disk_bytes", "Bytes of KV files.", registry)
+        self._disk_chunks = _gauge("inferscale_kv_disk_chunks", "Chunks that have KV files.", registry)
 
     def served(self, mode: ServedMode, reason: str, injected_tokens: int, prefilled_tokens: int) -> None:
         """Count one chat. `reason` is one of a fixed set of words, never something that a client wrote."""
@@ -70,6 +78,15 @@ class Metrics:
         """Set how full the slabs are, in rows (tokens)."""
         self._rows_used.set(used_rows)
         self._rows_total.set(total_rows)
+
+    def kv_disk_event(self, event: str, result: str) -> None:
+        """Count one KV file; both are of fixed sets of words."""
+        self._disk_events.labels(event, result).inc()
+
+    def kv_disk(self, size_bytes: int, chunks: int) -> None:
+        """Set how much lies on the disk."""
+        self._disk_bytes.set(size_bytes)
+        self._disk_chunks.set(chunks)
 
 
 def _gauge(name: str, meaning: str, registry: CollectorRegistry) -> Gauge:

@@ -14,7 +14,7 @@ from inferscale_server.types import Owner
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one owner's memory takes: facts, tokens with KV, and bytes per tier."""
+    """What one owner's memory takes: facts, tokens with KV, and bytes per tier; `queued` facts wait for their KV."""
 
     facts: int
     tokens: int
@@ -23,6 +23,7 @@ class Footprint:
     disk_bytes: int
     facts_bytes: int
     index_bytes: int
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True)

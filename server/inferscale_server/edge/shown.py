@@ -11,21 +11,23 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from inferscale_server.types import AddOutcome, Fact, FactPage, Hit
+from inferscale_server.types import AddOutcome, Fact, FactEvent, FactHistory, FactPage, Hit, UserPage
 
 Shown = dict[str, object]
 
 
 def show_fact(fact: Fact) -> Shown:
-    """A fact; `timestamp` is when it was said, both times in ISO 8601 with Z."""
+    """A fact; `timestamp` is when it was said; all times in ISO 8601 with Z."""
     return {
         "id": fact.id,
         "text": fact.text,
         "speaker": fact.speaker,
-        "timestamp": None if fact.occurred_at is None else show_time(fact.occurred_at),
+        "timestamp": _show_moment(fact.occurred_at),
         "session_id": fact.session_id,
         "metadata": dict(fact.metadata),
         "created_at": show_time(fact.created_at),
+        "updated_at": show_time(fact.updated_at or fact.created_at),
+        "expires_at": _show_moment(fact.expires_at),
     }
 
 
@@ -43,6 +45,20 @@ def show_page(page: FactPage) -> Shown:
     }
 
 
+def show_history(fact_id: str, history: FactHistory) -> Shown:
+    """What happened to a fact, oldest first."""
+    return {"id": fact_id, "data": [_show_event(event) for event in history]}
+
+
+def show_users(page: UserPage) -> Shown:
+    """A page of users with the cursor of the next one."""
+    return {
+        "data": [{"user_id": count.user, "facts": count.facts} for count in page.users],
+        "next_cursor": page.next_cursor,
+        "has_more": page.next_cursor is not None,
+    }
+
+
 def show_outcome(outcome: AddOutcome) -> Shown:
     """What became of one fact; `reason` only when there is one."""
     shown: Shown = {"id": outcome.id, "text": outcome.text, "status": outcome.status}
@@ -52,6 +68,15 @@ def show_outcome(outcome: AddOutcome) -> Shown:
 def show_time(seconds: float) -> str:
     """Unix seconds as `2023-05-08T13:56:00Z`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _show_moment(seconds: float | None) -> str | None:
+    return None if seconds is None else show_time(seconds)
+
+
+def _show_event(event: FactEvent) -> Shown:
+    metadata = None if event.metadata is None else dict(event.metadata)
+    return {"event": event.event, "at": show_time(event.at), "text": event.text, "metadata": metadata}
 
 
 def show_embeddings(rows: Iterable[Sequence[float]], model: str, encoding: Literal["float", "base64"]) -> Shown:

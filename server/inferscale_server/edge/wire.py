@@ -13,10 +13,12 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from inferscale_server.edge.answers import clip
+from inferscale_server.edge.identity import LOCAL, Identity
 from inferscale_server.errors import ExtractionUnavailable, InvalidRequest, TooLarge
+from inferscale_server.filters import Filter, parse_filter
 from inferscale_server.limits import MAX_CONTEXT_TEXTS, MAX_FACT_CHARS, MAX_K, MAX_QUERY_CHARS
 from inferscale_server.remember import parse_id, parse_user_id
-from inferscale_server.types import LOCAL_TENANT, Mode, Owner
+from inferscale_server.types import Mode, Owner
 
 K = Annotated[int, Field(ge=1, le=MAX_K)]
 Score = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
@@ -46,6 +48,7 @@ class AddMemories(Wire):
     session_id: str | None = None
     timestamp: object = None
     metadata: dict[str, object] | None = None
+    expires_at: object = None
     infer: bool = True
 
 
@@ -56,6 +59,11 @@ class SearchMemories(Wire):
     query: Query
     k: K | None = None
     min_score: Score | None = None
+    filter: object = None
+
+    def where(self) -> Filter | None:
+        """The filter, parsed. Raises InvalidRequest."""
+        return None if self.filter is None else parse_filter(self.filter)
 
 
 class EmbedTexts(Wire):
@@ -71,6 +79,7 @@ class _MemoryOptions(Wire):
     mode: Mode = "auto"
     k: K | None = None
     min_score: Score | None = None
+    filter: object = None
     context: Annotated[list[ContextText], Field(max_length=MAX_CONTEXT_TEXTS)] = []
     include_text: bool = True
     remember: bool = False
@@ -93,6 +102,13 @@ class ChatMemory:
     min_score: float | None = None
     context: tuple[str, ...] = ()
     include_text: bool = True
+    anonymous: Owner = LOCAL.anonymous
+    where: Filter | None = None
+
+    @property
+    def cache_owner(self) -> Owner:
+        """Whose prefix cache the chat uses: its user's, else one that the tenant's nameless chats share."""
+        return self.owner or self.anonymous
 
 
 Body = TypeVar("Body", bound=Wire)
@@ -110,40 +126,70 @@ def parse_body(model: type[Body], body: Mapping[str, object], prefix: tuple[str,
         raise _fault(first["type"], first["msg"], _dotted((*prefix, *first["loc"]))) from None
 
 
-def parse_chat_memory(body: Mapping[str, object], tenant: str = LOCAL_TENANT) -> ChatMemory:
+def parse_chat_memory(body: Mapping[str, object], caller: Identity = LOCAL) -> ChatMemory:
     """What a chat request's `inferscale` field asks for; without it, OpenAI's `user` names the user.
 
-    Raises InvalidRequest with the dotted path, and ExtractionUnavailable for `remember`.
+    Raises InvalidRequest with the dotted path (code `conflicting_user` when the two name different users), Forbidden
+    for a user or for `remember` beyond the caller's key, and ExtractionUnavailable for `remember`.
     """
     extension = body.get("inferscale")
+    user = body.get("user")
     if extension is None:
-        user = body.get("user")
-        return ChatMemory(None if user is None else _owner(tenant, user, "user"))
+        return ChatMemory(None if user is None else _owner(caller, user, "user"), anonymous=caller.anonymous)
     if not isinstance(extension, Mapping):
         raise InvalidRequest("inferscale: Input should be an object", param="inferscale")
-    return _chat_memory(parse_body(_ChatExtension, extension, ("inferscale",)), tenant)
+    parsed = parse_body(_ChatExtension, extension, ("inferscale",))
+    if user is not None and user != parsed.user_id:
+        raise InvalidRequest("user and inferscale.user_id name different users", code="conflicting_user", param="user")
+    return _chat_memory(parsed, caller)
 
 
-def _chat_memory(parsed: _ChatExtension, tenant: str) -> ChatMemory:
+def parse_completion_owner(body: Mapping[str, object], caller: Identity = LOCAL) -> Owner:
+    """Whose prefix cache a text completion uses: the named user's, else one that the tenant's nameless share.
+
+    Raises InvalidRequest when it asks for memory, and Forbidden for a user beyond the caller's key.
+    """
+    if "inferscale" in body:
+        raise InvalidRequest(
+            "memory works on /v1/chat/completions only: /v1/completions takes no inferscale object",
+            code="unknown_field",
+            param="inferscale",
+        )
+    user = body.get("user")
+    return caller.anonymous if user is None else _owner(caller, user, "user")
+
+
+def _chat_memory(parsed: _ChatExtension, caller: Identity) -> ChatMemory:
     options = parsed.memory
     if options.remember:
+        caller.require("write")
         raise ExtractionUnavailable(
             "this server does not turn conversations into facts: add facts instead", param="inferscale.memory.remember"
         )
     session = parsed.session_id
     return ChatMemory(
-        owner=_owner(tenant, parsed.user_id, "inferscale.user_id"),
+        owner=_owner(caller, parsed.user_id, "inferscale.user_id"),
+        anonymous=caller.anonymous,
         session_id=None if session is None else parse_id(session, "inferscale.session_id"),
         mode=options.mode,
         k=options.k,
         min_score=options.min_score,
         context=tuple(options.context),
         include_text=options.include_text,
+        where=None if options.filter is None else _filter(options.filter),
     )
 
 
-def _owner(tenant: str, user: object, param: str) -> Owner:
-    return Owner(tenant, parse_user_id(user, param))
+def _filter(written: object) -> Filter:
+    try:
+        return parse_filter(written)
+    except InvalidRequest as error:
+        error.param = "inferscale.memory.filter"
+        raise
+
+
+def _owner(caller: Identity, user: object, param: str) -> Owner:
+    return caller.owner(parse_user_id(user, param), param)
 
 
 def _fault(kind: str, message: str, path: str) -> InvalidRequest | TooLarge:

@@ -14,7 +14,7 @@ from inferscale_server import wording
 from inferscale_server.brain import Brain, KvSupport
 from inferscale_server.catalog import Catalog
 from inferscale_server.config import ServerConfig
-from inferscale_server.data_folder import DataFolder
+from inferscale_server.data_folder import DataFolder, server_url
 from inferscale_server.edge.metrics import Metrics
 from inferscale_server.embed import load_embedder
 from inferscale_server.encode import Encoder
@@ -23,7 +23,10 @@ from inferscale_server.engine.framing import Framer
 from inferscale_server.facts import FactStore
 from inferscale_server.fingerprint import Ingredients, fingerprint
 from inferscale_server.index import ExactIndex
+from inferscale_server.job import marks_of
+from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
+from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall, header_job_of
 from inferscale_server.recipe import make_recipe
 from inferscale_server.salts import Salts
@@ -37,7 +40,8 @@ async def assemble(
     """Raises StartupError: data folder, fact store, embedder."""
     torch.set_num_threads(1)  # beside a busy engine, two threads made a query's embedding 30 times slower
     vllm_config = engine_client.vllm_config
-    support = _support_of(await door.attach(compiled=not vllm_config.model_config.enforce_eager))
+    reports = await door.attach(compiled=not vllm_config.model_config.enforce_eager)
+    support, ranks = _support_of(reports), len(reports)
     tokenize = LineTokenizer(engine_client.renderer.get_tokenizer())
     framer = Framer(state.online_renderer, tokenize, slot)
     header_ids = await framer.default_header(state.openai_serving_models.base_model_paths[0].name)
@@ -50,7 +54,10 @@ async def assemble(
     catalog, metrics = Catalog(rows, print_), Metrics()
     header = header_job_of(LOCAL_TENANT, header_ids or ())
     max_model_len = vllm_config.model_config.max_model_len
-    encoder = Encoder(catalog, recipe, door, tokenize, header, memory.facts, max_model_len, on_result=metrics.encoded)
+    disk = await _open_disk(config, door, catalog, memory, metrics, ranks, support.bytes_per_row)
+    encoder = Encoder(
+        catalog, recipe, door, tokenize, header, memory.facts, max_model_len, on_result=metrics.encoded, disk=disk
+    )
     encoder_slot.encoder = encoder
     recall = Recall(memory, catalog, encoder, tokenize, config.k, config.tail_tokens, support.refusals)
     brain = Brain(
@@ -68,6 +75,7 @@ async def assemble(
         support=support,
         header_key=header.key,
         engine_stats=door.stats,
+        disk=disk,
     )
     return brain, framer
 
@@ -89,13 +97,40 @@ class _LateSink:
         if self.encoder is not None:
             self.encoder.owner_forgotten(owner)
 
+    async def settled(self) -> None:
+        if self.encoder is not None:
+            await self.encoder.settled()
+
 
 async def _open_stores(config: ServerConfig, sink: Any) -> tuple[DataFolder, MemoryService, Any]:
-    folder = DataFolder.hold(config.data_path)
-    embedder = await asyncio.to_thread(load_embedder, config.embedder)
-    memory = MemoryService(FactStore(config.facts_path), ExactIndex(), embedder, sink)
+    folder = DataFolder.hold(config.data_path, server_url(config.host, config.port))
+    source = (config.embedder, config.embedder_url, config.embedder_secret)
+    embedder = await asyncio.to_thread(load_embedder, *source)
+    store = FactStore(
+        config.facts_path,
+        max_facts_per_owner=config.max_facts_per_user,
+        max_bytes_per_owner=config.max_bytes_per_user,
+    )
+    memory = MemoryService(store, ExactIndex(), embedder, sink)
     await memory.start()
     return folder, memory, embedder
+
+
+async def _open_disk(
+    config: ServerConfig,
+    door: EngineDoor,
+    catalog: Catalog,
+    memory: MemoryService,
+    metrics: Metrics,
+    ranks: int,
+    bytes_per_row: int,
+) -> KvDisk:
+    """Also where KV mode is refused: a delete must reach files of an earlier start."""
+    folder, budget_bytes = config.data_path / KV_FOLDER, int(config.kv_disk_gib * 2**30)
+    disk = KvDisk(folder, budget_bytes, ranks, bytes_per_row, catalog, door, metrics.kv_disk_event)
+    marks = {owner.digest(): marks_of(memory.facts(owner)) for owner in memory.owners()}
+    await asyncio.to_thread(disk.open, marks)
+    return disk
 
 
 def _support_of(reports: list[dict[str, Any]]) -> KvSupport:

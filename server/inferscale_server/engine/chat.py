@@ -102,7 +102,8 @@ class ChatDesk:
             return self._without_memory(request, ask, "requested")
         query = last_user_text(request.messages)
         found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
-            self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context), self._framer.frame(request)
+            self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context, ask.where),
+            self._framer.frame(request),
         )
         if found.empty:
             return self._without_memory(request, ask, "nothing_remembered")
@@ -169,8 +170,8 @@ class ChatDesk:
         return min(wanted, self._max_model_len // 2)
 
     def _salt(self, ask: ChatMemory, digest: str = "text") -> str:
-        epoch = 0 if ask.owner is None else self._brain.memory.epoch(ask.owner)
-        return self._brain.salts.of(ask.owner, epoch, digest)
+        owner = ask.cache_owner
+        return self._brain.salts.of(owner, self._brain.memory.epoch(owner), digest)
 
     # Running
 

@@ -19,6 +19,7 @@ from vllm import SamplingParams
 
 from inferscale_server.catalog import Pin
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY, Command, Extent, to_params
+from inferscale_server.kv_order import FileOrder, FileReport, joined
 
 ENCODE_PRIORITY = 100
 """vLLM serves lower numbers first; chats are 0."""
@@ -157,6 +158,18 @@ class EngineDoor:
     async def wipe(self, extents: Sequence[Extent]) -> None:
         """Zero rows on every rank."""
         await self._client.collective_rpc("inferscale_wipe", args=([[e.row, e.length] for e in extents],))
+
+    async def save(self, orders: Sequence[FileOrder]) -> list[FileReport]:
+        """Write chunks beside their files' places on every rank. Blocks the engine for some ms: few chunks a call."""
+        return await self._files("inferscale_save", orders)
+
+    async def load(self, orders: Sequence[FileOrder]) -> list[FileReport]:
+        """Fill rows from files on every rank. Blocks the engine for some ms: few chunks a call."""
+        return await self._files("inferscale_load", orders)
+
+    async def _files(self, method: str, orders: Sequence[FileOrder]) -> list[FileReport]:
+        ranks = await self._client.collective_rpc(method, args=([order.to_wire() for order in orders],))
+        return [joined([FileReport.from_wire(one) for one in reports]) for reports in zip(*ranks, strict=True)]
 
     async def attach(self, compiled: bool) -> list[dict[str, Any]]:
         """Tap the model in every worker; one report a rank."""

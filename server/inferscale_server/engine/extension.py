@@ -1,6 +1,7 @@
-"""Rare commands to the workers, by `collective_rpc`: attach, ask what was captured, wipe, count. Never in a chat's way.
+"""Rare commands to the workers, by `collective_rpc`: attach, ask what was captured, save, load, wipe, count.
 
-vLLM mixes this class into its worker, so every name starts with `inferscale_`.
+Never in a chat's way. vLLM mixes this class into its worker, so every name starts with
+`inferscale_`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from vllm.distributed.kv_transfer import get_kv_transfer_group
 
 from inferscale_server.engine.connector import InferScaleConnector
 from inferscale_server.engine.worker_half import WorkerHalf
+from inferscale_server.kv_order import order_from_wire
 
 
 class InferScaleWorker:
@@ -40,6 +42,16 @@ class InferScaleWorker:
         """Zero rows that were forgotten."""
         _worker().wipe([(row, length) for row, length in extents])
 
+    def inferscale_save(self, orders: Sequence[object]) -> list[list[object]]:
+        """Write this rank's part of each chunk beside its file's place; [result, bytes] of each. Blocks the engine."""
+        rank, world = _rank_of(self)
+        return [_worker().save(order_from_wire(order), rank, world).to_wire() for order in orders]
+
+    def inferscale_load(self, orders: Sequence[object]) -> list[list[object]]:
+        """Fill this rank's rows of each chunk from its file; [result, bytes] of each. Blocks the engine."""
+        rank, world = _rank_of(self)
+        return [_worker().restore(order_from_wire(order), rank, world).to_wire() for order in orders]
+
     def inferscale_stats(self) -> dict[str, Any]:
         """Injection times and fault counts of this worker."""
         worker = _worker()
@@ -50,6 +62,11 @@ def _connector() -> InferScaleConnector:
     connector = get_kv_transfer_group()
     assert isinstance(connector, InferScaleConnector)
     return connector
+
+
+def _rank_of(worker: Any) -> tuple[int, int]:
+    """This worker's number among those that share the model, and how many they are."""
+    return int(worker.rank), int(worker.parallel_config.world_size)
 
 
 def _worker() -> WorkerHalf:

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import secrets
+import signal
 import socket
 from argparse import Namespace
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from typing import Any, Protocol
 
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
-from inferscale_server.errors import ConfigError, ModelUnavailable, PortInUse, StartupError
+from inferscale_server.edge.keys import read_keys
+from inferscale_server.errors import ConfigError, ModelUnavailable, PortInUse, StartupError, StoreCorrupt
 from inferscale_server.facts import FactStore
 from inferscale_server.models import resolve_model
 
@@ -41,6 +43,9 @@ def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport) -
     """Serve until SIGINT or SIGTERM. Raises StartupError with one line for whatever keeps it from starting."""
     check_port(config.host, config.port)
     check_stores(config)
+    check_access(config)
+    if config.keys_path is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end a server that is still starting; then it reloads
     report.stage("preparing the model")
     model = str(resolve_model(config.model, config.cache_path, report.stage))
     prepare_environment(os.environ)
@@ -54,7 +59,23 @@ def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport) -
 def check_stores(config: ServerConfig) -> None:
     """Fail now and not after the model has loaded: data folder in use or unwritable, fact store corrupt or too new."""
     with DataFolder.hold(config.data_path):
-        FactStore(config.facts_path).close()
+        try:
+            FactStore(config.facts_path).close()
+        except StoreCorrupt as error:
+            mend = f"inferscale restore FILE --data-dir {config.data_path}"
+            raise StoreCorrupt(f"{error}; put a backup in its place with: {mend}") from error
+
+
+def check_access(config: ServerConfig) -> None:
+    """Raises ConfigError for a broken file of API keys; warns when everybody can read and delete memories."""
+    if config.keys_path is not None:
+        if not read_keys(config.keys_path):
+            logger.warning("inferscale: %s holds no key: nobody is let in", config.keys_path)
+    elif config.public:
+        logger.warning(
+            "inferscale: %s is public and there are no API keys: whoever reaches it can read and delete all memories",
+            config.host,
+        )
 
 
 def check_port(host: str, port: int) -> None:

@@ -6,8 +6,10 @@ Contract: vllm/plugins/endpoint_plugins/interface.py. The configuration comes on
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
+import signal
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,17 +26,19 @@ from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_jso
 
 from inferscale_server.brain import Brain
 from inferscale_server.config import ServerConfig
+from inferscale_server.edge.admin import build_admin_router
 from inferscale_server.edge.answers import error_response
+from inferscale_server.edge.auth import Access, Closed
+from inferscale_server.edge.identity import identity_of
 from inferscale_server.edge.routes import build_router
 from inferscale_server.edge.services import Services
-from inferscale_server.edge.wire import parse_chat_memory
+from inferscale_server.edge.wire import parse_chat_memory, parse_completion_owner
 from inferscale_server.engine.assemble import assemble
 from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.gate import run_gate
 from inferscale_server.errors import RequestError, Unavailable
-from inferscale_server.remember import parse_user_id
-from inferscale_server.types import LOCAL_TENANT, Owner
+from inferscale_server.types import Owner
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +55,9 @@ class InferScalePlugin:
 
     def attach_router(self, app: FastAPI) -> None:
         """Register routes; they answer 503 until `init_state` has run."""
+        app.state.access = Closed()
         app.include_router(build_router(self._services))
+        app.include_router(build_admin_router(lambda: self._ready().upkeep))
         app.include_router(self._chat_router())
         inner = app.router.lifespan_context
 
@@ -68,10 +74,14 @@ class InferScalePlugin:
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Tap the model, open the stores, encode the default header, run the gate. Raises StartupError."""
         config: ServerConfig = args.inferscale
+        access = Access(config.keys_path, config.max_requests_per_user)
         secret = bytes.fromhex(engine_client.vllm_config.kv_transfer_config.kv_connector_extra_config["secret"])
         door = EngineDoor(engine_client, secret, lambda: self._salt_of(None))
         brain, framer = await assemble(config, engine_client, state, door, slot=f"slot-{secrets.token_hex(16)}")
         self._brain = brain
+        state.access = access
+        if access.needs_keys:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload)
         door.install()
         max_model_len = engine_client.vllm_config.model_config.max_model_len
         self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, max_model_len)
@@ -129,7 +139,7 @@ class InferScalePlugin:
         @load_aware_call
         async def chat(request: ChatCompletionRequest, raw_request: Request) -> Response:
             try:
-                ask = parse_chat_memory(await raw_request.json())
+                ask = parse_chat_memory(await raw_request.json(), identity_of(raw_request))
                 self._ready()
                 assert self._desk is not None
                 keep_alive_s = float(getattr(raw_request.app.state.args, "sse_keep_alive_interval", 0) or 0)
@@ -139,9 +149,9 @@ class InferScalePlugin:
 
         @router.post("/v1/completions", dependencies=[Depends(validate_json_request)])
         async def completions(request: CompletionRequest, raw_request: Request) -> Any:
-            """vLLM's own, under the salt of the user that the request names."""
+            """vLLM's own, under the salt of the user that the request names, else of the tenant's nameless requests."""
             try:
-                owner = None if request.user is None else Owner(LOCAL_TENANT, parse_user_id(request.user, "user"))
+                owner = parse_completion_owner(await raw_request.json(), identity_of(raw_request))
                 request.cache_salt = self._salt_of(owner)
             except RequestError as error:
                 return error_response(error)

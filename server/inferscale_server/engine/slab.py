@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from inferscale_server.engine.tapped import TappedLayer, table_of
+from inferscale_server.errors import KvFileError
+from inferscale_server.kv_codec import GroupShape, KvLayout
 from inferscale_server.rotary import RotaryTable, gather_rotated, rotate
 
 CacheWrite = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -88,11 +90,45 @@ class Slab:
         for group in self.groups:
             group.unrotate(rows, positions)
 
+    def layout(self, rank: int, world: int) -> KvLayout:
+        """How this rank's part of a KV file is laid out."""
+        shapes = [(g.keys.shape[0], g.keys.shape[2], g.keys.shape[3]) for g in self.groups]
+        dtype = str(self.groups[0].keys.dtype).removeprefix("torch.")
+        return KvLayout(dtype, tuple(GroupShape(*shape) for shape in shapes), rank, world)
+
+    def read(self, rows: torch.Tensor) -> list[memoryview]:
+        """Bytes of these rows (n,): for each group keys, then values, each (layers, n, heads, head_dim)."""
+        arrays = [array for group in self.groups for array in (group.keys, group.values)]
+        copies = [array.index_select(1, rows).cpu().contiguous() for array in arrays]
+        return [copy.view(torch.uint8).numpy().data.cast("B") for copy in copies]
+
+    def write(self, rows: torch.Tensor, payload: bytearray, stamp: int) -> None:
+        """The inverse of `read`: fill rows (n,), and mark them complete for this attempt when all is there.
+
+        Raises KvFileError for what is not finite; the rows then count as not captured.
+        """
+        start = 0
+        self.stamps[:, rows] = 0
+        for array in (array for group in self.groups for array in (group.keys, group.values)):
+            layers, _, heads, head_dim = array.shape
+            shape = (layers, rows.shape[0], heads, head_dim)
+            values = torch.frombuffer(payload, dtype=array.dtype, count=math.prod(shape), offset=start).view(shape)
+            if not bool(torch.isfinite(values).all()):
+                raise KvFileError("not_finite", "a checksum holds, but these are no keys and values")
+            array.index_copy_(1, rows, values.to(array.device))
+            start += values.numel() * values.element_size()
+        assert start == len(payload), f"{len(payload)} bytes for {start}"
+        self.stamps[:, rows] = stamp
+
     def complete(self, rows: torch.Tensor, stamp: int) -> bool:
         """Has this attempt captured every layer of every row, and is all of it finite?"""
-        if not bool((self.stamps[:, rows] == stamp).all()):
+        if not self.holds(rows, stamp):
             return False
         return all(bool(torch.isfinite(a[:, rows]).all()) for g in self.groups for a in (g.keys, g.values))
+
+    def holds(self, rows: torch.Tensor, stamp: int) -> bool:
+        """Has this attempt, and none after it, written every layer of every row?"""
+        return bool((self.stamps[:, rows] == stamp).all())
 
     def wipe(self, rows: torch.Tensor) -> None:
         """Overwrite rows with zeros: what was forgotten is not left in memory."""

@@ -17,9 +17,12 @@ import torch
 
 from inferscale_server.command import Extent, rows_of
 from inferscale_server.engine.capture import Tap
+from inferscale_server.engine.rank_files import read_chunk, write_chunk
 from inferscale_server.engine.scheduler_half import Load, StepCommands
 from inferscale_server.engine.slab import Slab
 from inferscale_server.engine.tapped import TappedLayer
+from inferscale_server.errors import KvFileError
+from inferscale_server.kv_order import FULL, FileOrder, FileReport
 from inferscale_server.rotary import gather_rotated
 
 if TYPE_CHECKING:
@@ -130,8 +133,43 @@ class WorkerHalf:
         if self.slab is not None and extents:
             self.slab.wipe(self._rows(extents))
 
+    def save(self, order: FileOrder, rank: int, world: int) -> FileReport:
+        """Write one chunk's rows beside its file's place. Never raises: what went wrong is the report's result."""
+        try:
+            slab = self._attached()
+            rows = self._rows_of(order.extents)
+            if not slab.holds(rows, order.stamp):
+                return FileReport("replaced")
+            return FileReport("ok", write_chunk(slab, rows, order, rank, world))
+        except KvFileError as error:
+            return FileReport(error.reason)
+        except OSError as error:
+            return FileReport("full" if error.errno in FULL else "unwritable")
+        except Exception as error:
+            self.failed("save", error)
+            return FileReport("fault")
+
+    def restore(self, order: FileOrder, rank: int, world: int) -> FileReport:
+        """Fill one chunk's rows from its file, once all of it has checked out. Never raises, like `save`."""
+        try:
+            slab = self._attached()
+            return FileReport("ok", read_chunk(slab, self._rows_of(order.extents), order, rank, world))
+        except KvFileError as error:
+            return FileReport(error.reason)
+        except Exception as error:
+            self.failed("load", error)
+            return FileReport("fault")
+
+    def _attached(self) -> Slab:
+        if self.slab is None:
+            raise RuntimeError("a file was commanded before the slab was attached")
+        return self.slab
+
     def _rows(self, extents: Sequence[tuple[int, int]]) -> torch.Tensor:
-        return self._on_device(np.asarray(rows_of([Extent(*extent) for extent in extents]), dtype=np.int64))
+        return self._rows_of([Extent(*extent) for extent in extents])
+
+    def _rows_of(self, extents: Sequence[Extent]) -> torch.Tensor:
+        return self._on_device(np.asarray(rows_of(extents), dtype=np.int64))
 
     def _on_device(self, numbers: np.ndarray) -> torch.Tensor:
         assert self.slab is not None

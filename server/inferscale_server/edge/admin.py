@@ -1,0 +1,142 @@
+"""The operator's routes: backup, verify, gc and reindex of the server that holds the data folder.
+
+Knows: who may call them (a key with the role admin; without keys only this machine). Refuses to know: how they work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from inferscale_server.cleanup import TOMBSTONE_DAYS
+from inferscale_server.config import LOOPBACK
+from inferscale_server.edge.auth import is_local
+from inferscale_server.edge.body import load_object
+from inferscale_server.edge.identity import identity_of
+from inferscale_server.edge.routes import MemoryRoute
+from inferscale_server.edge.wire import Wire, parse_body
+from inferscale_server.errors import Forbidden, InvalidRequest, Unavailable
+from inferscale_server.upkeep import Upkeep
+from inferscale_server.verify import show_verdict
+
+PREFIX = "/v1/inferscale/admin"
+MAX_PATH_CHARS = 4_096
+
+
+class BackUp(Wire):
+    """Body of `POST …/backup`: a path on the server's machine; `force` replaces an older backup."""
+
+    path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS)]
+    force: bool = False
+
+
+class Clean(Wire):
+    """Body of `POST …/gc`."""
+
+    tombstone_days: Annotated[float, Field(ge=0, le=36_500)] = TOMBSTONE_DAYS
+
+
+class Reindex(Wire):
+    """Body of `POST …/reindex`: what `--embedder` takes."""
+
+    embedder: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS)]
+
+
+class Nothing(Wire):
+    """The body of a command without options."""
+
+
+class AdminRoutes:
+    """The handlers. `upkeep` is asked at each request: None until the server has started."""
+
+    def __init__(self, upkeep: Callable[[], Upkeep | None]) -> None:
+        self._upkeep = upkeep
+
+    async def back_up(self, request: Request) -> Response:
+        """POST …/backup: 200 once the file is on the disk."""
+        upkeep = self._admitted(request)
+        body = parse_body(BackUp, await load_object(await request.body()))
+        written = await upkeep.back_up(_absolute(body.path), force=body.force)
+        return JSONResponse({"path": str(written.path), "facts": written.facts, "bytes": written.bytes})
+
+    async def verify(self, request: Request) -> Response:
+        """POST …/verify: 200 also when something is wrong; `ok` says whether."""
+        upkeep = self._admitted(request)
+        parse_body(Nothing, await load_object(await request.body()))
+        return JSONResponse(show_verdict(await upkeep.verify()))
+
+    async def clean(self, request: Request) -> Response:
+        """POST …/gc."""
+        upkeep = self._admitted(request)
+        body = parse_body(Clean, await load_object(await request.body()))
+        return JSONResponse(asdict(await upkeep.clean(body.tombstone_days)))
+
+    async def reindex(self, request: Request) -> Response:
+        """POST …/reindex: 202, it goes on in the background."""
+        upkeep = self._admitted(request)
+        body = parse_body(Reindex, await load_object(await request.body()))
+        if "://" in body.embedder and not _is_here(request):
+            # All tenants' facts would be sent there, at the word of one tenant's key.
+            raise Forbidden("an endpoint's address is set where the server runs", code="not_local", param="embedder")
+        return JSONResponse(asdict(await upkeep.reindex(body.embedder)), status_code=202)
+
+    async def reindexing(self, request: Request) -> Response:
+        """GET …/reindex: how far the last one is; `state` is "none" when there was none since the start."""
+        progress = self._admitted(request).reindexing
+        return JSONResponse({"state": "none"} if progress is None else asdict(progress))
+
+    def _admitted(self, request: Request) -> Upkeep:
+        require_operator(request)
+        upkeep = self._upkeep()
+        if upkeep is None:
+            raise Unavailable("the server is starting", code="not_ready")
+        return upkeep
+
+
+def build_admin_router(upkeep: Callable[[], Upkeep | None]) -> APIRouter:
+    """The routes named in `allowlist.ADMIN_ROUTES`; can be attached before there is an `Upkeep`."""
+    routes = AdminRoutes(upkeep)
+    router = APIRouter(route_class=MemoryRoute, prefix=PREFIX)
+    router.post("/backup")(routes.back_up)
+    router.post("/verify")(routes.verify)
+    router.post("/gc")(routes.clean)
+    router.post("/reindex")(routes.reindex)
+    router.get("/reindex")(routes.reindexing)
+    return router
+
+
+def require_operator(request: Request) -> None:
+    """Raise Forbidden unless the caller has the role admin; without keys that is whoever calls from this machine.
+
+    Then the Host header must name this machine too: a web page whose own name was pointed at a loopback address (DNS
+    rebinding) calls from here as well, but under that name.
+    """
+    identity = identity_of(request)
+    identity.require("admin")
+    if identity.key_id is None and not _is_here(request):
+        raise Forbidden("without API keys, admin routes are for this machine alone", code="not_local")
+
+
+def _is_here(request: Request) -> bool:
+    return is_local(request.scope) and _host_of(request) in LOOPBACK
+
+
+def _absolute(written: str) -> Path:
+    path = Path(written)
+    if "\0" in written or not path.is_absolute():
+        raise InvalidRequest("path must be absolute: the server has a working folder of its own", param="path")
+    return path
+
+
+def _host_of(request: Request) -> str | None:
+    try:
+        return request.url.hostname
+    except ValueError:
+        return None

@@ -1,0 +1,152 @@
+"""The rows of the table `facts`, inside a caller's transaction.
+
+Knows: columns, what counts as the same fact, what a fact weighs. Refuses to know: transactions, and who asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import unicodedata
+import uuid
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from inferscale_server.errors import Conflict
+from inferscale_server.history import note_end, note_return
+from inferscale_server.types import AddOutcome, Fact, FactDraft, ImportedFact, Owner
+
+COLUMNS = "id, tenant, user, seq, text, speaker, occurred_at, session_id, metadata, created_at, updated_at, expires_at"
+DUPLICATE = "already stored; time and metadata unchanged"
+OVERDUE = "expires_at has passed already"
+
+
+def add_one(
+    connection: sqlite3.Connection, owner: Owner, draft: FactDraft, row: npt.NDArray[np.float32], now: float
+) -> AddOutcome:
+    """Insert one draft with its embedding (see FactStore.add), unless it is a duplicate or has expired already."""
+    if draft.expires_at is not None and draft.expires_at <= now:
+        return AddOutcome(None, draft.text, "failed", OVERDUE)
+    known = _same_fact(connection, owner, _sameness(draft.text, draft.speaker))
+    if known is not None:
+        return AddOutcome(known, draft.text, "duplicate", DUPLICATE)
+    fact = _born(connection, owner, draft, now)
+    connection.execute(
+        "INSERT INTO facts (id, tenant, user, sameness, text, speaker, occurred_at, session_id, metadata, created_at, "
+        "updated_at, expires_at, embedding) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (fact.id, owner.tenant, owner.user, _sameness(fact.text, fact.speaker), *_columns(fact), _packed(row)),
+    )
+    if isinstance(draft, ImportedFact):
+        note_return(connection, fact)
+    return AddOutcome(fact.id, draft.text, "stored")
+
+
+def _born(connection: sqlite3.Connection, owner: Owner, draft: FactDraft, now: float) -> Fact:
+    """The fact that a draft becomes; its `seq` is not known yet."""
+    fact_id, created, updated = uuid.uuid4().hex, now, now
+    if isinstance(draft, ImportedFact):
+        fact_id = draft.id if draft.id is not None and _is_free(connection, draft.id) else fact_id
+        created = now if draft.created_at is None else draft.created_at
+        updated = created if draft.updated_at is None else draft.updated_at
+    said = (draft.text, draft.speaker, draft.occurred_at, draft.session_id, draft.metadata)
+    return Fact(fact_id, owner, 0, *said, created, updated, draft.expires_at)
+
+
+def _is_free(connection: sqlite3.Connection, fact_id: str) -> bool:
+    """Has it the form of our ids (it becomes part of file names), and does nobody's fact have it?"""
+    if len(fact_id) != 32 or not set(fact_id) <= set("0123456789abcdef"):
+        return False
+    return connection.execute("SELECT 1 FROM facts WHERE id = ?", (fact_id,)).fetchone() is None
+
+
+def _same_fact(connection: sqlite3.Connection, owner: Owner, sameness: bytes) -> str | None:
+    query = "SELECT id FROM facts WHERE tenant = ? AND user = ? AND sameness = ?"
+    row = connection.execute(query, (owner.tenant, owner.user, sameness)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def check_unique(connection: sqlite3.Connection, fact: Fact) -> None:
+    """Raises Conflict when another fact of the owner says the same."""
+    if _same_fact(connection, fact.owner, _sameness(fact.text, fact.speaker)) not in (None, fact.id):
+        raise Conflict("another fact of this user says the same", code="duplicate_fact", param="text")
+
+
+def rewrite(connection: sqlite3.Connection, fact: Fact, embedding: npt.NDArray[np.float32] | None) -> bool:
+    """Bring the row of this id up to `fact`; an embedding of None stays as it is. False when there is no such row."""
+    changed = connection.execute(
+        "UPDATE facts SET sameness = ?, text = ?, speaker = ?, occurred_at = ?, session_id = ?, metadata = ?, "
+        "created_at = ?, updated_at = ?, expires_at = ?, embedding = ifnull(?, embedding) "
+        "WHERE tenant = ? AND user = ? AND id = ?",
+        (
+            _sameness(fact.text, fact.speaker),
+            *_columns(fact),
+            None if embedding is None else _packed(embedding),
+            *(fact.owner.tenant, fact.owner.user, fact.id),
+        ),
+    )
+    return changed.rowcount > 0
+
+
+def end_facts(
+    connection: sqlite3.Connection,
+    owner: Owner,
+    fact_ids: Sequence[str],
+    event: Literal["deleted", "expired"],
+    at: float,
+) -> None:
+    """Facts of this owner go; that they existed stays."""
+    note_end(connection, owner, fact_ids, event, at)
+    where = "tenant = ? AND user = ? AND id IN (SELECT value FROM json_each(?))"
+    connection.execute(f"DELETE FROM facts WHERE {where}", (owner.tenant, owner.user, json.dumps(list(fact_ids))))
+    bump_epoch(connection, owner)
+
+
+def _sameness(text: str, speaker: str | None) -> bytes:
+    """What two facts share when they are the same: a hash of normalised text and speaker."""
+    parts = [unicodedata.normalize("NFC", text).strip(), speaker]
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
+
+
+def _columns(fact: Fact) -> tuple[object, ...]:
+    said = (fact.text, fact.speaker, fact.occurred_at, fact.session_id, _packed_metadata(fact))
+    return (*said, fact.created_at, fact.updated_at, fact.expires_at)
+
+
+def _packed_metadata(fact: Fact) -> str:
+    return json.dumps(dict(fact.metadata), allow_nan=False)
+
+
+def _packed(row: npt.NDArray[np.float32]) -> bytes:
+    return row.astype("<f4").tobytes()
+
+
+def bytes_of(fact: Fact) -> int:
+    """What the fact counts against the owner's quota; the triggers in database.py count the same."""
+    return len(fact.text.encode()) + len(_packed_metadata(fact).encode())
+
+
+def fact_of_row(
+    fact_id: str,
+    tenant: str,
+    user: str,
+    seq: int,
+    text: str,
+    speaker: str | None,
+    occurred_at: float | None,
+    session_id: str | None,
+    metadata: str,
+    *times: float,
+) -> Fact:
+    """The fact of a row of COLUMNS."""
+    said = (text, speaker, occurred_at, session_id, json.loads(metadata))
+    return Fact(fact_id, Owner(tenant, user), seq, *said, *times)
+
+
+def bump_epoch(connection: sqlite3.Connection, owner: Owner) -> None:
+    """What was derived from this owner's facts before is stale from now on."""
+    statement = "INSERT INTO epochs VALUES (?, 1) ON CONFLICT (owner_digest) DO UPDATE SET epoch = epoch + 1"
+    connection.execute(statement, (owner.digest(),))

@@ -1,0 +1,86 @@
+"""The rows that tell a fact's life: what it said before while it lives, and after its end only that it existed.
+
+Knows: the table `history`, inside a caller's transaction. Refuses to know: who asks. A fact that was never changed has
+no rows here; its one event is read from the fact itself, so that adding facts costs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Literal
+
+from inferscale_server.types import Fact, FactEvent, FactHistory, Owner
+
+MAX_UPDATES_KEPT = 100
+"""Of each fact; older ones go. Otherwise updates would be a way around the quota."""
+
+_INSERT = "INSERT INTO history (owner_digest, fact_id, event, at, text, metadata)"
+_OF_FACT = "owner_digest = ? AND fact_id = ?"
+
+
+def note_update(connection: sqlite3.Connection, old: Fact, new: Fact) -> None:
+    """`old` says `new` from `new.updated_at` on."""
+    key = (old.owner.digest(), old.id)
+    if connection.execute(f"SELECT 1 FROM history WHERE {_OF_FACT} LIMIT 1", key).fetchone() is None:
+        _note(connection, old, "added", old.created_at)
+    _note(connection, new, "updated", new.updated_at)
+    connection.execute(
+        f"DELETE FROM history WHERE {_OF_FACT} AND event = 'updated' AND number <= "
+        f"(SELECT number FROM history WHERE {_OF_FACT} AND event = 'updated' ORDER BY number DESC LIMIT 1 OFFSET ?)",
+        (*key, *key, MAX_UPDATES_KEPT),
+    )
+
+
+def note_return(connection: sqlite3.Connection, fact: Fact) -> None:
+    """An imported fact whose id has a history: it lives once more."""
+    key = (fact.owner.digest(), fact.id)
+    if connection.execute(f"SELECT 1 FROM history WHERE {_OF_FACT} LIMIT 1", key).fetchone() is not None:
+        _note(connection, fact, "added", fact.created_at)
+
+
+def note_end(
+    connection: sqlite3.Connection,
+    owner: Owner,
+    fact_ids: Sequence[str],
+    event: Literal["deleted", "expired"],
+    at: float,
+) -> None:
+    """Forget what these facts of the owner ever said. To be called while their rows are still there."""
+    digest, ids = owner.digest(), json.dumps(list(fact_ids))
+    connection.execute(
+        f"{_INSERT} SELECT ?, id, 'added', created_at, NULL, NULL FROM facts "
+        "WHERE id IN (SELECT value FROM json_each(?)) AND NOT EXISTS "
+        "(SELECT 1 FROM history WHERE owner_digest = ? AND fact_id = facts.id) ORDER BY seq",
+        (digest, ids, digest),
+    )
+    connection.execute(
+        "UPDATE history SET text = NULL, metadata = NULL "
+        "WHERE owner_digest = ? AND fact_id IN (SELECT value FROM json_each(?))",
+        (digest, ids),
+    )
+    connection.execute(f"{_INSERT} SELECT ?, value, ?, ?, NULL, NULL FROM json_each(?)", (digest, event, at, ids))
+
+
+def read_history(connection: sqlite3.Connection, owner: Owner, fact_id: str) -> FactHistory:
+    """All events that were noted, oldest first; empty for a fact that was never changed and for others' facts."""
+    query = f"SELECT event, at, text, metadata FROM history WHERE {_OF_FACT} ORDER BY number"
+    rows = connection.execute(query, (owner.digest(), fact_id)).fetchall()
+    return tuple(FactEvent(event, at, text, metadata and json.loads(metadata)) for event, at, text, metadata in rows)
+
+
+def drop_tombstones(connection: sqlite3.Connection, before: float) -> int:
+    """Forget also that facts existed whose last event, before this Unix time, was their end. Returns how many."""
+    ended = (
+        "SELECT owner_digest, fact_id FROM history GROUP BY owner_digest, fact_id "
+        "HAVING max(at) < ? AND max(CASE WHEN event IN ('deleted', 'expired') THEN number END) = max(number)"
+    )
+    found = connection.execute(ended, (before,)).fetchall()
+    connection.executemany(f"DELETE FROM history WHERE {_OF_FACT}", found)
+    return len(found)
+
+
+def _note(connection: sqlite3.Connection, fact: Fact, event: str, at: float) -> None:
+    values = (fact.owner.digest(), fact.id, event, at, fact.text, json.dumps(dict(fact.metadata)))
+    connection.execute(f"{_INSERT} VALUES (?, ?, ?, ?, ?, ?)", values)

@@ -1,0 +1,56 @@
+"""The rows that answer a repeated write: what became of the first one with the same idempotency key.
+
+Knows: the table `idempotency`, inside a caller's transaction. Refuses to know: texts. What is kept are ids and
+statuses, so a deleted fact cannot be read from here, and a late retry cannot bring it back.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from inferscale_server.errors import Conflict
+from inferscale_server.types import AddOutcome, FactDraft, IdempotencyKey, Owner
+
+KEPT_S = 24 * 3600.0
+"""How long a key is remembered."""
+
+
+def earlier_outcomes(
+    connection: sqlite3.Connection, owner: Owner, key: IdempotencyKey, drafts: Sequence[FactDraft], now: float
+) -> tuple[AddOutcome, ...] | None:
+    """The outcomes of the write that this one repeats; None when it is the first.
+
+    Texts are taken from `drafts`, and empty when those are not as many as before. Raises Conflict for another body.
+    """
+    query = "SELECT body_digest, outcomes FROM idempotency WHERE owner_digest = ? AND key = ? AND at > ?"
+    row = connection.execute(query, (owner.digest(), key.key, now - KEPT_S)).fetchone()
+    if row is None:
+        return None
+    if row[0] != key.body_digest:
+        message = "this key was used with another body"
+        raise Conflict(message, code="idempotency_mismatch", param="Idempotency-Key")
+    kept = json.loads(row[1])
+    texts = [draft.text for draft in drafts] if len(drafts) == len(kept) else [""] * len(kept)
+    rows = zip(kept, texts, strict=True)
+    return tuple(AddOutcome(fact_id, text, status, reason) for (fact_id, status, reason), text in rows)
+
+
+def keep_outcomes(
+    connection: sqlite3.Connection, owner: Owner, key: IdempotencyKey, outcomes: Sequence[AddOutcome], now: float
+) -> None:
+    """Remember what became of this write."""
+    kept = json.dumps([(outcome.id, outcome.status, outcome.reason) for outcome in outcomes])
+    statement = "INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?)"  # replaces only what is too old to be found
+    connection.execute(statement, (owner.digest(), key.key, key.body_digest, kept, now))
+
+
+def drop_old_outcomes(connection: sqlite3.Connection, now: float) -> int:
+    """Forget keys older than KEPT_S; returns how many."""
+    return connection.execute("DELETE FROM idempotency WHERE at <= ?", (now - KEPT_S,)).rowcount
+
+
+def drop_outcomes_of(connection: sqlite3.Connection, owner: Owner) -> None:
+    """Forget all keys of an owner."""
+    connection.execute("DELETE FROM idempotency WHERE owner_digest = ?", (owner.digest(),))

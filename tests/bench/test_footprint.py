@@ -1,0 +1,51 @@
+"""What memories take, and that the page about it says what the function says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferscale_server.bench.footprint import DTYPE_BYTES, GIB, MODELS, Load, ModelShape, all_sizes, markdown, sizes_of
+from inferscale_server.cli import main
+
+ROOT = Path(__file__).parents[2]
+TINY = ModelShape("tiny", 2, 3, 4, 1e6)
+
+
+def test_the_page_shows_the_table_as_computed() -> None:
+    assert markdown(all_sizes()) in (ROOT / "docs" / "sizing.md").read_text("utf-8")
+
+
+def test_a_token_has_a_key_and_a_value_in_every_layer_and_head() -> None:
+    assert TINY.token_bytes("float32") == 2 * 2 * 3 * 4 * 4
+    assert TINY.token_bytes("bfloat16") == TINY.token_bytes("float32") // 2
+
+
+def test_the_embedded_models_row_is_what_the_server_reserves() -> None:
+    """30 layers, 3 KV heads of 64: read from the model's config.json, and seen as `bytes_per_row` in a status."""
+    smol = next(model for model in MODELS if model.name == "SmolLM2-135M")
+    assert smol.token_bytes("bfloat16") == 23_040
+
+
+def test_users_fill_what_weights_and_engine_leave() -> None:
+    sizes = sizes_of(TINY, "float32", Load(facts=10, tokens_a_fact=5))
+    assert sizes.user_bytes == 10 * sizes.fact_bytes == 50 * sizes.token_bytes
+    room = int((24 * 0.9 - 8) * GIB - 4e6)
+    assert sizes.users[0] * sizes.user_bytes <= room < (sizes.users[0] + 1) * sizes.user_bytes
+
+
+def test_a_model_that_does_not_fit_holds_nobody() -> None:
+    large = ModelShape("large", 80, 8, 128, 70e9)
+    assert sizes_of(large, "bfloat16").users == (0, 0)
+
+
+def test_the_command_prints_and_writes_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "footprint", "--facts", "10", "--json", str(tmp_path / "f.json")])
+    assert ended.value.code == 0
+    rows = json.loads((tmp_path / "f.json").read_text())
+    assert len(rows) == len(MODELS) * len(DTYPE_BYTES)
+    assert rows[0]["user_bytes"] == 10 * rows[0]["fact_bytes"]
+    assert all(model.name in capsys.readouterr().out for model in MODELS[:1])

@@ -1,0 +1,45 @@
+"""The real routes over a real store behind a real port; only the embedder is small."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import uvicorn
+
+from tests.edge.conftest import guarded, running
+
+
+@contextmanager
+def memory_server(folder: Path) -> Iterator[str]:
+    """Its address, for as long as the block lasts."""
+    started: Future[uvicorn.Server] = Future()
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # from here on a client waits and is not refused
+
+        async def serve() -> None:
+            async with running(folder) as services:
+                server = uvicorn.Server(uvicorn.Config(guarded(services), log_level="error", lifespan="off"))
+                started.set_result(server)
+                await server.serve([listening])
+
+        def work() -> None:
+            try:
+                asyncio.run(serve())
+            except BaseException as error:
+                if started.done():
+                    raise
+                started.set_exception(error)
+
+        thread = Thread(target=work)
+        thread.start()
+        server = started.result()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
