@@ -32,7 +32,7 @@ from inferscale_server.fact_rows import (
 from inferscale_server.filters import Filter
 from inferscale_server.history import drop_tombstones, note_update, read_history
 from inferscale_server.limits import MAX_BYTES_PER_OWNER, MAX_FACTS_PER_OWNER
-from inferscale_server.outcomes import drop_old_outcomes, drop_outcomes_of, earlier_outcomes, keep_outcomes
+from inferscale_server.outcomes import drop_old_outcomes, earlier_outcomes, forget_outcomes_of, keep_outcomes
 from inferscale_server.types import (
     AddOutcome,
     Fact,
@@ -244,7 +244,7 @@ class FactStore:
         with self._database.transaction() as connection:
             ids = tuple(row[0] for row in connection.execute(query, (owner.tenant, owner.user)).fetchall())
             end_facts(connection, owner, ids, "deleted", self.now())
-            drop_outcomes_of(connection, owner)
+            forget_outcomes_of(connection, owner)
         return ids
 
     def expire(self, now: float, owner: Owner | None = None) -> tuple[Expired, ...]:

@@ -15,6 +15,8 @@ from inferscale_server.types import AddOutcome, FactDraft, IdempotencyKey, Owner
 
 KEPT_S = 24 * 3600.0
 """How long a key is remembered."""
+FORGOTTEN = "null"
+"""The outcomes of a write whose owner was forgotten since."""
 
 
 def earlier_outcomes(
@@ -28,6 +30,9 @@ def earlier_outcomes(
     row = connection.execute(query, (owner.digest(), key.key, now - KEPT_S)).fetchone()
     if row is None:
         return None
+    if row[1] == FORGOTTEN:
+        message = "the facts that this request stored were deleted with all of their owner's: use another key"
+        raise Conflict(message, code="memories_deleted", param="Idempotency-Key")
     if row[0] != key.body_digest:
         message = "this key was used with another body"
         raise Conflict(message, code="idempotency_mismatch", param="Idempotency-Key")
@@ -51,6 +56,7 @@ def drop_old_outcomes(connection: sqlite3.Connection, now: float) -> int:
     return connection.execute("DELETE FROM idempotency WHERE at <= ?", (now - KEPT_S,)).rowcount
 
 
-def drop_outcomes_of(connection: sqlite3.Connection, owner: Owner) -> None:
-    """Forget all keys of an owner."""
-    connection.execute("DELETE FROM idempotency WHERE owner_digest = ?", (owner.digest(),))
+def forget_outcomes_of(connection: sqlite3.Connection, owner: Owner) -> None:
+    """Forget what an owner's writes stored, but not that the keys were used: a late retry must bring nothing back."""
+    statement = "UPDATE idempotency SET body_digest = '', outcomes = ? WHERE owner_digest = ?"
+    connection.execute(statement, (FORGOTTEN, owner.digest()))

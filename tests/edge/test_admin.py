@@ -201,21 +201,24 @@ async def test_another_machine_is_refused_without_keys(app: FastAPI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("identity", "status"),
+    ("identity", "peer", "host", "status"),
     [
-        (Identity("acme", "admin", key_id="k1"), 200),
-        (Identity("acme", "write", key_id="k1"), 403),
-        (Identity("acme", "read", key_id="k1"), 403),
-        (LOCAL, 403),
+        (Identity("acme", "admin", key_id="k1"), "127.0.0.1", "localhost", 200),
+        (Identity("acme", "admin", key_id="k1"), "192.0.2.7", "localhost", 403),
+        (Identity("acme", "admin", key_id="k1"), "127.0.0.1", "memory.example", 403),
+        (Identity("acme", "write", key_id="k1"), "127.0.0.1", "localhost", 403),
+        (Identity("acme", "read", key_id="k1"), "127.0.0.1", "localhost", 403),
+        (LOCAL, "127.0.0.1", "localhost", 200),
+        (LOCAL, "192.0.2.7", "localhost", 403),
     ],
 )
-async def test_a_key_needs_the_role_admin_wherever_it_comes_from(
-    upkeep: Upkeep, identity: Identity, status: int
+async def test_admin_routes_need_the_role_and_this_machine(
+    upkeep: Upkeep, identity: Identity, peer: str, host: str, status: int
 ) -> None:
     bare = FastAPI()
     bare.include_router(build_admin_router(lambda: upkeep))
-    transport = httpx.ASGITransport(app_as(bare, identity), client=("192.0.2.7", 5))
-    async with httpx.AsyncClient(transport=transport, base_url="https://memory.example") as client:
+    transport = httpx.ASGITransport(app_as(bare, identity), client=(peer, 5))
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
         assert (await client.post(f"{PREFIX}/verify", json={})).status_code == status
 
 

@@ -140,7 +140,7 @@ def app(services: Services) -> FastAPI:
 
 def client_with(app: FastAPI, access: Access) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(Guard(app, access=access))
-    return httpx.AsyncClient(transport=transport, base_url="http://testserver")
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 async def ask(
@@ -313,7 +313,7 @@ async def test_until_the_server_has_started_nobody_is_let_in_but_probes_are_answ
 async def test_the_guard_asks_the_app_for_its_access(app: FastAPI, keys: Keys) -> None:
     app.add_middleware(Guard)
     app.state.access = keys.access
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         assert (await client.get("/v1/models")).status_code == 401
         assert (await client.get("/v1/models", headers=keys.header("read"))).status_code == 200
 

@@ -97,12 +97,19 @@ async def test_S10_a_late_repeat_does_not_bring_a_deleted_fact_back(memory: Memo
     assert memory.count(ALICE) == 0 and (await memory.page(ALICE)).facts == ()
 
 
-async def test_a_deleted_owner_leaves_no_keys(memory: MemoryService, path: Path) -> None:
+async def test_S10_a_late_repeat_does_not_bring_a_deleted_owner_back(memory: MemoryService, path: Path) -> None:
     await memory.add(ALICE, [FactDraft("one")], KEY)
     await memory.add(BOB, [FactDraft("one")], KEY)
     await memory.delete_owner(ALICE)
-    assert kept_rows(path) == 1
-    (again,) = await memory.add(ALICE, [FactDraft("one")], IdempotencyKey(KEY.key, "digest-2"))
+    for body_digest in (KEY.body_digest, "digest-2"):
+        with pytest.raises(Conflict) as caught:
+            await memory.add(ALICE, [FactDraft("one")], IdempotencyKey(KEY.key, body_digest))
+        assert caught.value.code == "memories_deleted"
+    assert memory.count(ALICE) == 0 and memory.count(BOB) == 1
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute("SELECT body_digest, outcomes FROM idempotency WHERE outcomes = 'null'").fetchall()
+    assert rows == [("", "null")]  # that the key was used, and nothing of what it stored
+    (again,) = await memory.add(ALICE, [FactDraft("one")], IdempotencyKey("another", "digest-2"))
     assert again.status == "stored"
 
 

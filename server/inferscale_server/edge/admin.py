@@ -1,6 +1,6 @@
 """The operator's routes: backup, verify, gc and reindex of the server that holds the data folder.
 
-Knows: who may call them (a key with the role admin; without keys only this machine). Refuses to know: how they work.
+Knows: who may call them (the role admin, from this machine). Refuses to know: how they work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from inferscale_server.cleanup import TOMBSTONE_DAYS
 from inferscale_server.config import LOOPBACK
-from inferscale_server.edge.auth import is_local
+from inferscale_server.edge.auth import host_of, is_local
 from inferscale_server.edge.body import load_object
 from inferscale_server.edge.identity import identity_of
 from inferscale_server.edge.routes import MemoryRoute
@@ -82,9 +82,6 @@ class AdminRoutes:
         """POST …/reindex: 202, it goes on in the background."""
         upkeep = self._admitted(request)
         body = parse_body(Reindex, await load_object(await request.body()))
-        if "://" in body.embedder and not _is_here(request):
-            # All tenants' facts would be sent there, at the word of one tenant's key.
-            raise Forbidden("an endpoint's address is set where the server runs", code="not_local", param="embedder")
         return JSONResponse(asdict(await upkeep.reindex(body.embedder)), status_code=202)
 
     async def reindexing(self, request: Request) -> Response:
@@ -113,19 +110,13 @@ def build_admin_router(upkeep: Callable[[], Upkeep | None]) -> APIRouter:
 
 
 def require_operator(request: Request) -> None:
-    """Raise Forbidden unless the caller has the role admin; without keys that is whoever calls from this machine.
+    """Raise Forbidden unless the caller has the role admin and calls from this machine, by one of its own names.
 
-    Then the Host header must name this machine too: a web page whose own name was pointed at a loopback address (DNS
-    rebinding) calls from here as well, but under that name.
+    These routes act on the whole store and write files here, and a key speaks for one tenant only.
     """
-    identity = identity_of(request)
-    identity.require("admin")
-    if identity.key_id is None and not _is_here(request):
-        raise Forbidden("without API keys, admin routes are for this machine alone", code="not_local")
-
-
-def _is_here(request: Request) -> bool:
-    return is_local(request.scope) and _host_of(request) in LOOPBACK
+    identity_of(request).require("admin")
+    if not (is_local(request.scope) and host_of(request.scope) in LOOPBACK):
+        raise Forbidden("admin routes are for the server's own machine", code="not_local")
 
 
 def _absolute(written: str) -> Path:
@@ -133,10 +124,3 @@ def _absolute(written: str) -> Path:
     if "\0" in written or not path.is_absolute():
         raise InvalidRequest("path must be absolute: the server has a working folder of its own", param="path")
     return path
-
-
-def _host_of(request: Request) -> str | None:
-    try:
-        return request.url.hostname
-    except ValueError:
-        return None

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
+from inferscale_server.config import LOOPBACK
 from inferscale_server.edge.body import header_values
 from inferscale_server.edge.identity import LOCAL, Identity
 from inferscale_server.edge.keys import ApiKey, hash_of, read_keys
-from inferscale_server.errors import ConfigError, TooManyRequests, Unauthorized, Unavailable
+from inferscale_server.errors import ConfigError, Forbidden, TooManyRequests, Unauthorized, Unavailable
 from inferscale_server.limits import MAX_REQUESTS_PER_USER
 from inferscale_server.types import Owner
 
@@ -61,10 +63,17 @@ class Access:
         self,
         keys_file: Path | None = None,
         max_requests_per_user: int = MAX_REQUESTS_PER_USER,
+        *,
+        by_local_name: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Raises ConfigError for a broken keys file."""
+        """Raises ConfigError for a broken keys file.
+
+        `by_local_name`: without keys, take only requests whose Host header names this machine. A web page whose own
+        name was pointed at a loopback address (DNS rebinding) calls from here too, but under that name.
+        """
         self._keys_file = keys_file
+        self._by_local_name = by_local_name
         self._now = now
         self._ring = None if keys_file is None else KeyRing(read_keys(keys_file), now)
         self._max_requests_per_user = max_requests_per_user
@@ -78,6 +87,8 @@ class Access:
     def identify(self, scope: Scope) -> Identity:
         """The caller of the request. Raises Unauthorized, in the same words for every kind of wrong key."""
         if self._ring is None:
+            if self._by_local_name and host_of(scope) not in LOOPBACK:
+                raise Forbidden("without API keys this server answers to the names of this machine", code="not_local")
             return LOCAL if is_local(scope) else replace(LOCAL, role="write")
         secret = _bearer(scope)
         key = None if secret is None else self._ring.find(secret)
@@ -138,6 +149,15 @@ def is_local(scope: Scope) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+def host_of(scope: Scope) -> str | None:
+    """The host that the client believes it talks to, without its port; None when it does not say, or says two."""
+    sent = list(header_values(scope, b"host"))
+    try:
+        return urlsplit(f"//{sent[0].decode('latin-1')}").hostname if len(sent) == 1 else None
+    except ValueError:
+        return None
 
 
 def _bearer(scope: Scope) -> str | None:

@@ -74,7 +74,9 @@ class InferScalePlugin:
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Tap the model, open the stores, encode the default header, run the gate. Raises StartupError."""
         config: ServerConfig = args.inferscale
-        access = Access(config.keys_path, config.max_requests_per_user)
+        access = Access(
+            config.keys_path, config.max_requests_per_user, by_local_name=not (config.public or config.insecure)
+        )
         secret = bytes.fromhex(engine_client.vllm_config.kv_transfer_config.kv_connector_extra_config["secret"])
         door = EngineDoor(engine_client, secret, lambda: self._salt_of(None))
         brain, framer = await assemble(config, engine_client, state, door, slot=f"slot-{secrets.token_hex(16)}")
