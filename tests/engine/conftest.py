@@ -68,7 +68,7 @@ async def _start(stack: AsyncExitStack, config: ServerConfig, model: str, rogue_
     (plugin,) = app.state.endpoint_plugins
     stack.push_async_callback(plugin.aclose)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    client = httpx.AsyncClient(transport=transport, base_url="http://test", timeout=120)
+    client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120)
     await stack.enter_async_context(client)
     return LiveServer(app, client, engine, plugin, rogue_file)
 
