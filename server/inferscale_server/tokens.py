@@ -7,6 +7,7 @@ token (as message text it would). Knows the tokenizer; refuses to know templates
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import OrderedDict
 from typing import Any
 
@@ -48,9 +49,12 @@ class LineTokenizer:
     def digest(self) -> str:
         """Names the vocabulary and how it splits text."""
         probe = "Zürich, 8 May 2023: naïve café—它们 <b>1,000</b>\n\tdon't"
-        vocabulary = sorted(self._tokenizer.get_vocab().items())
-        text = repr((vocabulary, self._tokenizer(probe, add_special_tokens=False)["input_ids"]))
-        return hashlib.sha256(text.encode()).hexdigest()
+        vocabulary = self._tokenizer.get_vocab()
+        words = sorted(vocabulary)  # words and ids apart: pairs of a large vocabulary take a second to sort and print
+        digest = hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass"))
+        digest.update(array("q", map(vocabulary.__getitem__, words)))
+        digest.update(repr(self._tokenizer(probe, add_special_tokens=False)["input_ids"]).encode())
+        return digest.hexdigest()
 
     def template_text(self, text: str) -> tuple[int, ...]:
         """Ids of rendered template text, where control tokens are meant."""

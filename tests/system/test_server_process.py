@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,8 +16,10 @@ import httpx
 import pytest
 
 from inferscale_sdk import InferScaleClient
+from inferscale_server.config import load_config
 from inferscale_server.demo.server import free_port, serve_command, stop, wait_ready
 from inferscale_server.facts import FactStore
+from inferscale_server.models import prepare_generator
 from inferscale_server.types import LOCAL_TENANT, Owner
 
 pytestmark = pytest.mark.engine
@@ -66,6 +70,66 @@ def test_the_quickstart_runs_and_nothing_outlives_a_killed_server(
         assert [fact.id for fact in store.oldest(Owner(LOCAL_TENANT, "kept"), 10)] == [added.id]
     finally:
         store.close()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_engine_loads_ends_everything_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    log = tmp_path / "server.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            serve_command(free_port(), tmp_path / "data", FAST_START), stdout=output, stderr=output
+        )
+    try:
+        while not any("EngineCore" in name for name in descendants(process.pid).values()):
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.1)
+        children = descendants(process.pid)
+        process.send_signal(number)
+        assert process.wait(timeout=PROMISED_GONE_S) == 128 + number
+        assert seconds_until_gone(children) < PROMISED_GONE_S
+    finally:
+        process.kill()
+        process.wait()
+    assert all(" s  " in line for line in log.read_text().splitlines()), log.read_text()
+
+
+@pytest.mark.long
+def test_sigterm_ends_open_chats_with_words_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "Tell a long story."}], "max_tokens": 1900, "ignore_eos": True}
+    with started(tmp_path) as (process, url), ThreadPoolExecutor(1) as pool:
+        whole = pool.submit(httpx.post, f"{url}/v1/chat/completions", json=chat, timeout=60)
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=chat | {"stream": True}, timeout=60) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: {")
+            with InferScaleClient(base_url=url) as client:
+                (added,) = client.memories.add("kept", facts=["The acknowledged fact survives."]).results
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=PROMISED_GONE_S) == 0
+            rest = [line for line in lines if line]
+        assert '"code":"stopping"' in rest[-2] and rest[-1] == "data: [DONE]"
+        assert (whole.result().status_code, whole.result().json()["error"]["code"]) == (503, "stopping")
+    store = FactStore(tmp_path / "data" / "facts.sqlite3")
+    try:
+        assert [fact.id for fact in store.oldest(Owner(LOCAL_TENANT, "kept"), 10)] == [added.id]
+    finally:
+        store.close()
+    told, engine_log = (tmp_path / "server.log").read_text(), (tmp_path / "data" / "logs" / "engine.log").read_text()
+    assert all(" s  " in line for line in told.splitlines()), told
+    assert "WARNING" in engine_log and "acknowledged" not in engine_log and "long story" not in engine_log
+
+
+@pytest.mark.long
+def test_an_engine_that_cannot_start_is_one_line_with_the_cause(tmp_path: Path) -> None:
+    whole = prepare_generator(load_config({}).cache_path, lambda line: None)
+    model = tmp_path / "model"
+    shutil.copytree(whole, model, ignore=shutil.ignore_patterns("*.safetensors"))
+    command = serve_command(free_port(), tmp_path / "data", FAST_START, str(model))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and done.stdout == ""
+    (last,) = [line for line in done.stderr.splitlines() if line.startswith("inferscale: ")]
+    assert last == done.stderr.splitlines()[-1] and "vLLM's engine did not start: " in last and "weights" in last
+    assert str(tmp_path / "data" / "logs" / "engine.log") in last
 
 
 @pytest.mark.long

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import time
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TextIO, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from inferscale_server.config import ENV_PREFIX, ServerConfig, load_config
+from inferscale_server.demo.progress import Progress
 
 HELP = {
     "host": "Address to listen on.",
@@ -38,6 +40,7 @@ HELP = {
 }
 """A line for each field except the model, which is an argument."""
 
+VERBOSE_HELP = "vLLM's log on the terminal and not in DATA_DIR/logs/engine.log; so does VLLM_LOGGING_LEVEL."
 MODEL_HELP = "Folder or hub id of the model to serve. Without it: the embedded SmolLM2-135M-Instruct."
 
 
@@ -49,7 +52,9 @@ def register(app: typer.Typer) -> None:
 def command() -> Callable[..., None]:
     """The function that typer calls, with a signature made from ServerConfig's fields."""
 
-    def serve(ctx: typer.Context, config: Path | None, **flags: object) -> None:
+    def serve(ctx: typer.Context, config: Path | None, verbose: bool, **flags: object) -> None:
+        if verbose:
+            os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")
         run(load_config(flags, file=config), list(ctx.obj or ()))
 
     serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
@@ -58,36 +63,21 @@ def command() -> Callable[..., None]:
 
 def run(config: ServerConfig, vllm_args: list[str]) -> None:
     """Serve until stopped."""
-    from inferscale_server.engine.launch import serve
+    from inferscale_server.engine import launch, log_file
 
-    with StartProgress() as progress:
-        serve(config, vllm_args, progress)
+    launch.check_start(config, vllm_args)
+    log = launch.log_path(config, vllm_args, os.environ)
+    if log is None:
+        with Progress(_console(sys.stderr)) as progress:
+            launch.serve(config, vllm_args, progress)
+        return
+    with log_file.diverted(log) as terminal, Progress(_console(terminal)) as progress:
+        progress.stage(f"vLLM's log goes to {log}")
+        launch.serve(config, vllm_args, progress, log)
 
 
-class StartProgress:
-    """A spinner with the current stage on a terminal, one line a stage elsewhere; quiet once the server is ready."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._status = self._console.status("starting")
-        self._began = time.monotonic()
-
-    def __enter__(self) -> StartProgress:
-        self._status.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._status.stop()
-
-    def stage(self, text: str) -> None:
-        """This begins now."""
-        self._console.print(f"{time.monotonic() - self._began:5.1f} s  {text}")
-        self._status.update(text)
-
-    def ready(self, text: str) -> None:
-        """The start is over."""
-        self._status.stop()
-        self._console.print(f"{time.monotonic() - self._began:5.1f} s  {text}")
+def _console(stream: TextIO) -> Console:
+    return Console(file=stream, highlight=False)
 
 
 def _help() -> str:
@@ -101,11 +91,13 @@ def _help() -> str:
 def _parameters() -> list[inspect.Parameter]:
     model = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
     config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with these options.")]
+    verbose = Annotated[bool, typer.Option("--verbose", help=VERBOSE_HELP)]
     fields = [(name, field) for name, field in ServerConfig.model_fields.items() if name != "model"]
     return [
         inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
         _parameter("model", model),
         _parameter("config", config),
+        inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=verbose),
         *(_parameter(name, _option(name, field)) for name, field in fields),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -32,6 +33,7 @@ def running_server(
 ) -> Iterator[InferScaleClient]:
     """A client for a server that is ready; the server is stopped on leaving, however the body ends.
 
+    Its own words go to `log`; vLLM's lie beside it afterwards as `engine.log`.
     Raises StartupError with the last line of the server's log when it does not come up.
     """
     from inferscale_sdk import InferScaleClient
@@ -53,6 +55,7 @@ def running_server(
     finally:
         report("stopping the server")
         stop(process)
+        keep_engine_log(data, log.parent)
 
 
 def serve_command(port: int, data: Path, vllm_args: Sequence[str], model: str | None = None) -> list[str]:
@@ -86,6 +89,13 @@ def last_line(log: Path) -> str:
     """The last line of a log that says anything."""
     lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1] if lines else "nothing"
+
+
+def keep_engine_log(data: Path, folder: Path) -> None:
+    """Copy vLLM's log out of a data folder that may be thrown away. Nothing when there is none."""
+    written = data / "logs" / "engine.log"
+    if written.is_file():
+        shutil.copyfile(written, folder / "engine.log")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from inferscale_server.demo import report, score, ttft
 from inferscale_server.demo.conversations import Memory, Question, load_memories
+from inferscale_server.demo.progress import Progress
 from inferscale_server.demo.score import MODES, Answer
 from inferscale_server.demo.server import POLL_S, Report, running_server, sigterm_unwinds
 from inferscale_server.errors import Unavailable
@@ -29,7 +30,7 @@ ENCODE_TIMEOUT_S = 300.0
 
 
 def run(out: Path, vllm_args: Sequence[str] = ()) -> bool:
-    """Run the demo and leave demo.html, ttft.png and server.log in `out`; True when it shows what it should.
+    """Run the demo and leave demo.html, ttft.png and the server's logs in `out`; True when it shows what it should.
 
     Raises StartupError when the server does not come up, the SDK's errors when it fails on the way.
     """
@@ -37,11 +38,12 @@ def run(out: Path, vllm_args: Sequence[str] = ()) -> bool:
     memories = load_memories()
     out.mkdir(parents=True, exist_ok=True)
     with (
-        console.status("starting the server") as status,
-        loaded_server(memories, out / "server.log", vllm_args, status.update) as client,
+        Progress(console) as progress,
+        loaded_server(memories, out / "server.log", vllm_args, progress.tell) as client,
     ):
+        progress.tell("asking")
         answers = ask_all(client, console, [q for memory in memories for q in memory.questions])
-        timings = time_all(client, memories, status.update)
+        timings = time_all(client, memories, progress.tell)
         model = client.status().model or "unknown"
     found = score.complaints(answers)
     console.print(score_table(answers), timing_table(timings))

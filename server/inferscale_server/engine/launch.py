@@ -9,12 +9,19 @@ import secrets
 import signal
 import socket
 from argparse import Namespace
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from pydantic import ValidationError
 
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.keys import read_keys
+from inferscale_server.engine.lifeline import end_at_signals
+from inferscale_server.engine.log_file import first_fault
+from inferscale_server.engine.model_check import check_model
+from inferscale_server.engine.options import refuse_named
 from inferscale_server.errors import ConfigError, ModelUnavailable, PortInUse, StartupError, StoreCorrupt
 from inferscale_server.facts import FactStore
 from inferscale_server.models import resolve_model
@@ -27,6 +34,10 @@ WORKER_EXTENSION = "inferscale_server.engine.extension.InferScaleWorker"
 GUARD = "inferscale_server.edge.guard.Guard"
 SERVED_NAME_DEFAULT = "smollm2-135m-instruct"
 GIB = 1 << 30
+LOG_LEVEL = "VLLM_LOGGING_LEVEL"
+"""vLLM's variable. Whoever sets it wants to see vLLM's words on the terminal."""
+HTTP_STOP_S = 2
+"""How long open connections may take to end when the server stops; ours are told after half of that."""
 
 
 class StartReport(Protocol):
@@ -38,12 +49,34 @@ class StartReport(Protocol):
     def ready(self, text: str) -> None:
         """The server takes requests."""
 
+    def close(self) -> None:
+        """The start was broken off: leave the terminal as it was. May be called in a signal handler."""
 
-def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport) -> None:
-    """Serve until SIGINT or SIGTERM. Raises StartupError with one line for whatever keeps it from starting."""
+
+def log_path(config: ServerConfig, vllm_args: Sequence[str], environ: Mapping[str, str]) -> Path | None:
+    """The file for vLLM's output. None: to the terminal, because its log level or its help was asked for."""
+    if environ.get(LOG_LEVEL) or {"-h", "--help"} & set(vllm_args) or any(a.startswith("--help=") for a in vllm_args):
+        return None
+    return config.data_path / "logs" / "engine.log"
+
+
+def check_start(config: ServerConfig, vllm_args: Sequence[str]) -> None:
+    """Raises StartupError for what is known to fail without vLLM, which takes long to import and longer to load."""
     check_port(config.host, config.port)
     check_stores(config)
     check_access(config)
+    refuse_named(vllm_args, os.environ)
+    if not os.environ.get("VLLM_USE_MODELSCOPE"):  # another hub
+        check_model(config.model, vllm_args)
+
+
+def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport, log: Path | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. Raises StartupError with one line for whatever keeps it from starting.
+
+    Args:
+        log: the file that this process's output goes to, if it does; an engine that dies is explained from it.
+    """
+    end_at_signals(report.close)
     if config.keys_path is not None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end a server that is still starting; then it reloads
     report.stage("preparing the model")
@@ -53,7 +86,7 @@ def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport) -
     args = build_args(config, model, vllm_args)
     args.start_report = report
     report.stage(f"loading {args.served_model_name[0]} into vLLM and warming up (about a minute on a CPU)")
-    run(args)
+    run(args, log)
 
 
 def check_stores(config: ServerConfig) -> None:
@@ -98,7 +131,7 @@ def prepare_environment(environ: Any) -> None:
     environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
     environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # until the gate has passed on it
-    environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    environ.setdefault(LOG_LEVEL, "WARNING")
     environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch asks for huge pages: a fifth off an injection on a CPU
@@ -112,12 +145,8 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     from inferscale_server.engine.options import refuse_unsupported
 
     parser = make_arg_parser(FlexibleArgumentParser(prog="inferscale serve --"))
-    try:
-        args: Namespace = parser.parse_args(["--model", model, *vllm_args])
-    except SystemExit as error:
-        if error.code == 0:
-            raise
-        raise ConfigError("a vLLM option after -- is not valid (see above)") from None
+    parser.error = _refuse_arguments
+    args: Namespace = parser.parse_args(["--model", model, *vllm_args])
     refuse_unsupported(args, os.environ)
     args.inferscale = config
     args.model, args.host, args.port = model, config.host, config.port
@@ -133,6 +162,10 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     validate_parsed_serve_args(args)
     args.kv_transfer_config = transfer_config(slab_rows_of(config, args))
     return args
+
+
+def _refuse_arguments(message: str) -> NoReturn:
+    raise ConfigError(f"vLLM's options after --: {message}")
 
 
 def transfer_config(slab_rows: int, connector: tuple[str, str] = CONNECTOR) -> Any:
@@ -156,8 +189,7 @@ def slab_rows_of(config: ServerConfig, args: Namespace) -> int:
     try:
         vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except (ValueError, OSError) as error:
-        first = str(error).strip().splitlines()
-        raise ModelUnavailable(f"vLLM cannot serve {args.model}: {first[0] if first else error!r}") from error
+        raise ModelUnavailable(f"vLLM cannot serve {args.model}: {_reason(error)}") from error
     model = vllm_config.model_config
     heads = model.get_num_kv_heads(vllm_config.parallel_config)
     per_row = (
@@ -168,6 +200,12 @@ def slab_rows_of(config: ServerConfig, args: Namespace) -> int:
         raise ConfigError(f"option 'kv_device_gib': value {config.kv_device_gib} holds no token ({per_row} bytes each)")
     _reserve_memory(config, args)
     return rows
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):  # its own first line only counts the errors
+        return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ").splitlines()[0]
+    return next(iter(str(error).strip().splitlines()), repr(error))
 
 
 def _reserve_memory(config: ServerConfig, args: Namespace) -> None:
@@ -183,10 +221,9 @@ def _reserve_memory(config: ServerConfig, args: Namespace) -> None:
         args.gpu_memory_utilization -= slab_bytes / torch.cuda.get_device_properties(0).total_memory
 
 
-def run(args: Namespace) -> None:
-    """vLLM's server entry, in this process. Returns when it was told to stop."""
+def run(args: Namespace, log: Path | None = None) -> None:
+    """vLLM's server entry, in this process. Returns when it was told to stop. Raises StartupError."""
     import uvloop
-    from vllm.entrypoints.launchers.api_server.entry import run_server
     from vllm.logger import configure_logging_from_args
     from vllm.plugins import load_endpoint_plugins
 
@@ -194,6 +231,21 @@ def run(args: Namespace) -> None:
     if not any(plugin.name == PLUGINS[0] for plugin in load_endpoint_plugins(("generate",))):
         raise StartupError("vLLM did not load InferScale's endpoint plugin: is the package installed, not only copied?")
     try:
-        uvloop.run(run_server(args))
+        uvloop.run(_run_server(args))
     except KeyboardInterrupt:
         return
+    except RuntimeError as error:
+        if "Engine core initialization failed" not in str(error):
+            raise
+        told = "reason above" if log is None else f"{first_fault(log) or 'no reason given'} (more in {log})"
+        raise StartupError(f"vLLM's engine did not start: {told}") from error
+
+
+async def _run_server(args: Namespace) -> None:
+    """vLLM's `run_server` without its signal handler, which would wait for the engine to finish loading."""
+    from vllm.entrypoints.launchers.api_server.entry import run_server_worker, setup_server
+    from vllm.utils.system_utils import decorate_logs
+
+    decorate_logs("APIServer", skip_if_decorated=True)
+    address, listener = setup_server(args, reuse_port=False)
+    await run_server_worker(address, listener, args, timeout_graceful_shutdown=HTTP_STOP_S)

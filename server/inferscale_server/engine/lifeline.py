@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1
 
@@ -22,3 +24,38 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent.pid:  # it died before we asked
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_at_signals(tidy: Callable[[], None]) -> None:
+    """From now on SIGTERM and SIGINT call `tidy` and end this process and all below it, exit code 128 + signal.
+
+    For the time of loading, when nothing is served yet and vLLM would first finish what it is loading.
+    """
+
+    def end(number: int, frame: object) -> None:
+        tidy()
+        end_now(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+
+def end_after(seconds: float, code: int) -> None:
+    """End this process and all below it in `seconds`, unless it has ended by itself before that."""
+    timer = threading.Timer(seconds, end_now, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+def end_now(code: int) -> None:
+    """Kill every process below this one, and end. What was acknowledged is on disk already."""
+    import psutil  # type: ignore[import-untyped]
+
+    for process in psutil.Process().children(recursive=True):
+        try:
+            # The resource tracker stays: it removes shared memory once we are gone, then ends by itself.
+            if not any("resource_tracker" in word for word in process.cmdline()):
+                process.kill()
+        except psutil.Error:
+            continue
+    os._exit(code)

@@ -6,7 +6,7 @@ docs/compatibility.md says the same in prose.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from inferscale_server.errors import UnsupportedOption
@@ -19,6 +19,23 @@ def refuse_unsupported(args: Namespace, environ: Mapping[str, str]) -> None:
         if broken(value):
             flag = "--" + option.replace("_", "-")
             raise UnsupportedOption(f"{flag} {value!r} cannot be used with InferScale: {reason}")
+    _refuse_environment(environ)
+
+
+def refuse_named(vllm_args: Sequence[str], environ: Mapping[str, str]) -> None:
+    """The same for what can be told from the words on the command line, before vLLM is there to parse them.
+
+    Switches and free values are known by their name, numbers are left to the other. Raises UnsupportedOption.
+    """
+    named = {word.split("=", 1)[0].replace("_", "-") for word in vllm_args if word.startswith("--")}
+    for option, broken, reason in _RULES:
+        flag = "--" + option.replace("_", "-")
+        if broken is _is_set and flag in named:
+            raise UnsupportedOption(f"{flag} cannot be used with InferScale: {reason}")
+    _refuse_environment(environ)
+
+
+def _refuse_environment(environ: Mapping[str, str]) -> None:
     for name, reason in _ENVIRONMENT.items():
         if environ.get(name, "0") not in ("", "0", "false", "False"):
             raise UnsupportedOption(f"environment variable {name}={environ[name]!r} cannot be used: {reason}")

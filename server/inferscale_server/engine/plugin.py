@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.datastructures import State
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.api_router import create_completion
@@ -37,10 +37,17 @@ from inferscale_server.engine.assemble import assemble
 from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.gate import run_gate
+from inferscale_server.engine.in_flight import InFlight
+from inferscale_server.engine.lifeline import end_after
 from inferscale_server.errors import RequestError, Unavailable
 from inferscale_server.types import Owner
 
 logger = logging.getLogger(__name__)
+
+FINISH_S = 1.0
+"""What a chat under way has left when the server is told to stop."""
+STOP_S = 4.5
+"""Whatever hangs by then is ended with the process."""
 
 
 class InferScalePlugin:
@@ -52,6 +59,7 @@ class InferScalePlugin:
     def __init__(self) -> None:
         self._brain: Brain | None = None
         self._desk: ChatDesk | None = None
+        self._in_flight = InFlight()
 
     def attach_router(self, app: FastAPI) -> None:
         """Register routes; they answer 503 until `init_state` has run."""
@@ -64,6 +72,7 @@ class InferScalePlugin:
         @asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
             async with inner(app) as state:
+                self._stop_in_order(getattr(app.state, "server", None))
                 try:
                     yield state
                 finally:
@@ -101,6 +110,22 @@ class InferScalePlugin:
         if self._brain is not None:
             await self._brain.aclose()
             self._brain = None
+
+    def _stop_in_order(self, server: Any) -> None:
+        """Instead of vLLM's handlers, which kill the engine under the chats. Nothing without uvicorn's server."""
+        if server is None:
+            return
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            if server.should_exit:
+                return
+            server.should_exit = True
+            loop.call_later(FINISH_S, self._in_flight.stop)
+            end_after(STOP_S, 128 + number)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop, number)
 
     async def _pass_gate(self, brain: Brain, door: EngineDoor, dtype: str) -> None:
         """Encode the default header and compare an answer behind it with prefill's. Red: text mode, said loudly."""
@@ -145,7 +170,10 @@ class InferScalePlugin:
                 self._ready()
                 assert self._desk is not None
                 keep_alive_s = float(getattr(raw_request.app.state.args, "sse_keep_alive_interval", 0) or 0)
-                return await self._desk.serve(request, raw_request, ask, keep_alive_s)
+                answer = await self._in_flight.finish(self._desk.serve(request, raw_request, ask, keep_alive_s))
+                if isinstance(answer, StreamingResponse):
+                    answer.body_iterator = self._in_flight.relay(answer.body_iterator)
+                return answer
             except RequestError as error:
                 return error_response(error)
 
