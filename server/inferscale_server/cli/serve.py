@@ -37,10 +37,10 @@ HELP = {
     "max_facts_per_user": "Facts that one user can have.",
     "max_bytes_per_user": "Bytes of text and metadata that one user can have.",
     "max_requests_per_user": "Requests that one user can have in flight.",
+    "verbose": "vLLM's log on the terminal and not in DATA_DIR/logs/engine.log; so does VLLM_LOGGING_LEVEL.",
 }
 """A line for each field except the model, which is an argument."""
 
-VERBOSE_HELP = "vLLM's log on the terminal and not in DATA_DIR/logs/engine.log; so does VLLM_LOGGING_LEVEL."
 MODEL_HELP = "Folder or hub id of the model to serve. Without it: the embedded SmolLM2-135M-Instruct."
 
 
@@ -52,9 +52,7 @@ def register(app: typer.Typer) -> None:
 def command() -> Callable[..., None]:
     """The function that typer calls, with a signature made from ServerConfig's fields."""
 
-    def serve(ctx: typer.Context, config: Path | None, verbose: bool, **flags: object) -> None:
-        if verbose:
-            os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")
+    def serve(ctx: typer.Context, config: Path | None, **flags: object) -> None:
         run(load_config(flags, file=config), list(ctx.obj or ()))
 
     serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
@@ -66,6 +64,8 @@ def run(config: ServerConfig, vllm_args: list[str]) -> None:
     from inferscale_server.engine import launch, log_file
 
     launch.check_start(config, vllm_args)
+    if config.verbose:
+        os.environ.setdefault(launch.LOG_LEVEL, "INFO")
     log = launch.log_path(config, vllm_args, os.environ)
     if log is None:
         with Progress(_console(sys.stderr)) as progress:
@@ -91,13 +91,11 @@ def _help() -> str:
 def _parameters() -> list[inspect.Parameter]:
     model = Annotated[str | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)]
     config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with these options.")]
-    verbose = Annotated[bool, typer.Option("--verbose", help=VERBOSE_HELP)]
     fields = [(name, field) for name, field in ServerConfig.model_fields.items() if name != "model"]
     return [
         inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
         _parameter("model", model),
         _parameter("config", config),
-        inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=verbose),
         *(_parameter(name, _option(name, field)) for name, field in fields),
     ]
 
