@@ -64,9 +64,11 @@ class Desk:
 
     async def encoded(self) -> None:
         """Wait until the encoder has nothing to do and no rows wait to be wiped."""
+        busy = True
         async with asyncio.timeout(60):
-            while self.encoder.queued() + self.encoder.running() or self.catalog.unwiped:
+            while busy:
                 await asyncio.sleep(0)
+                busy = self.encoder.queued() + self.encoder.running() > 0 or self.catalog.unwiped != ()
 
 
 @asynccontextmanager

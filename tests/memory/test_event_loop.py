@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from inferscale_server.facts import FactStore
 from inferscale_server.filters import parse_filter
+from inferscale_server.memory import MemoryService
 from inferscale_server.types import FactDraft, Owner
-from tests.memory.desk import Desk, open_desk
+from tests.memory.desk import open_desk
+from tests.memory.fakes import started
 
 ALICE, BOB, CAROL = (Owner("local", user) for user in ("alice", "bob", "carol"))
-STORED, ADDED, DELETED, SEARCHES = 5_000, 1_000, 1_000, 20
-ROWS = 60_000
+ADDED, DELETED, SEARCHES, SHELVES = 1_000, 1_000, 20, 50
+STORED, STORED_AND_ENCODED = 5_000, 2_500
+ROWS = 40_000
 TICK_S = 0.001
 LONGEST_GAP_S = 0.25
 """Five times the promise."""
+TRIES = 3
+"""The machine itself may keep the loop waiting; what blocks it does so every time."""
 
 
 @dataclass
@@ -29,88 +35,115 @@ class Ticker:
 
     longest_s: float = 0.0
     ticks: int = 0
-    _task: list[asyncio.Task[None]] = field(default_factory=list)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Ticker]:
-        task = asyncio.create_task(self._tick())
-        try:
-            yield self
-        finally:
-            await asyncio.sleep(0)
-            task.cancel()
-
-    async def _tick(self) -> None:
+    async def run(self) -> None:
         last = time.perf_counter()
         while True:
             await asyncio.sleep(TICK_S)
             now = time.perf_counter()
             self.longest_s, self.ticks, last = max(self.longest_s, now - last), self.ticks + 1, now
 
+    @asynccontextmanager
+    async def beside(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.run())
+        await asyncio.sleep(TICK_S)
+        try:
+            yield
+            await asyncio.sleep(2 * TICK_S)  # a gap at the very end counts too
+        finally:
+            task.cancel()
+
 
 @dataclass(frozen=True)
 class Load:
-    """A desk with 5,000 facts of Alice's and 1,000 of Bob's, and what may be asked of it."""
+    """A service with many facts of Alice's and 1,000 of Bob's, and what may be asked of it."""
 
-    desk: Desk
+    memory: MemoryService
+    stored: int
     doomed: list[str]
 
     async def add(self) -> None:
-        await self.desk.add(CAROL, [f"carol saw bird {number}" for number in range(ADDED)])
-        assert self.desk.memory.count(CAROL) == ADDED
+        await self.memory.add(CAROL, [FactDraft(f"carol saw bird {number}") for number in range(ADDED)])
+        assert self.memory.count(CAROL) == ADDED
 
     async def delete(self) -> None:
-        await asyncio.gather(*(self.desk.memory.delete(BOB, fact_id) for fact_id in self.doomed))
-        assert self.desk.memory.count(BOB) == 0
+        await asyncio.gather(*(self.memory.delete(BOB, fact_id) for fact_id in self.doomed))
+        assert self.memory.count(BOB) == 0
 
     async def export(self) -> None:
-        assert [fact.seq async for fact in self.desk.memory.export(ALICE)] != []
+        assert len([fact.id async for fact in self.memory.export(ALICE)]) == self.stored
 
     async def search(self) -> None:
-        rare = parse_filter({"shelf": 7})
+        one_shelf = parse_filter({"shelf": 7})
         for number in range(SEARCHES):
-            hits = await self.desk.memory.search(ALICE, f"book {number}", 20, where=rare)
-            assert len(hits) == 20
+            hits = await self.memory.search(ALICE, f"book {number}", 20, where=one_shelf)
+            assert [hit.fact.metadata["shelf"] for hit in hits] == [7] * 20
 
-    async def list(self) -> None:
-        page = await self.desk.memory.page(ALICE, 100, None, parse_filter({"shelf": {"gt": 48}}))
-        assert len(page.facts) == 100
+    async def page(self) -> None:
+        page = await self.memory.page(ALICE, 20, None, parse_filter({"shelf": {"gt": SHELVES - 2}}))
+        assert [fact.metadata["shelf"] for fact in page.facts] == [SHELVES - 1] * 20
 
 
-WORKS: dict[str, Callable[[Load], Awaitable[None]]] = {
+Work = Callable[[Load], Awaitable[None]]
+Opened = Callable[[Path], AbstractAsyncContextManager[Load]]
+WORKS: dict[str, Work] = {
     "add": Load.add,
     "delete": Load.delete,
     "export": Load.export,
     "search": Load.search,
-    "list": Load.list,
+    "page": Load.page,
 }
 
 
-@pytest.fixture
-async def load(tmp_path: Path) -> AsyncIterator[Load]:
-    async with open_desk(tmp_path, ROWS) as desk:
-        doomed = await desk.add(BOB, [f"bob met cat {number}" for number in range(DELETED)])
+async def store_doomed(memory: MemoryService) -> list[str]:
+    outcomes = await memory.add(BOB, [FactDraft(f"bob met cat {number}") for number in range(DELETED)])
+    return [str(outcome.id) for outcome in outcomes]
+
+
+async def store_books(memory: MemoryService, stored: int) -> None:
+    books = (FactDraft(f"book {number} is good", metadata={"shelf": number % SHELVES}) for number in range(stored))
+    await memory.add(ALICE, list(books))
+
+
+@asynccontextmanager
+async def stored_only(folder: Path) -> AsyncIterator[Load]:
+    memory = await started(FactStore(folder / "facts.sqlite3"))
+    doomed = await store_doomed(memory)
+    await store_books(memory, STORED)
+    yield Load(memory, STORED, doomed)
+    await memory.aclose()
+
+
+@asynccontextmanager
+async def encoded_too(folder: Path) -> AsyncIterator[Load]:
+    """Bob's facts have their KV, and Alice's are being encoded."""
+    async with open_desk(folder, ROWS) as desk:
+        doomed = await store_doomed(desk.memory)
         await desk.encoded()
-        drafts = [FactDraft(f"book {number} is good", metadata={"shelf": number % 50}) for number in range(STORED)]
-        await desk.memory.add(ALICE, drafts)
-        yield Load(desk, doomed)
+        await store_books(desk.memory, STORED_AND_ENCODED)
+        yield Load(desk.memory, STORED_AND_ENCODED, doomed)
 
 
-@pytest.fixture
-def ticker() -> Iterator[Ticker]:
-    ticker = Ticker()
-    yield ticker
-    print(f"longest gap {ticker.longest_s * 1e3:.0f} ms over {ticker.ticks} ticks")
+async def longest_gap_s(opened: Opened, folder: Path, works: list[Work]) -> float:
+    """The longest wait of a ticker beside these works, all at once; the shortest of a few tries."""
+    longest = float("inf")
+    for number in range(TRIES):
+        if longest >= LONGEST_GAP_S:
+            (folder / str(number)).mkdir()
+            async with opened(folder / str(number)) as load:
+                ticker = Ticker()
+                async with ticker.beside():
+                    await asyncio.gather(*(work(load) for work in works))
+                assert ticker.ticks > 0
+            longest = min(longest, ticker.longest_s)
+    print(f"longest gap {longest * 1e3:.0f} ms")
+    return longest
 
 
 @pytest.mark.parametrize("work", WORKS)
-async def test_the_event_loop_stays_free_while_much_is_done(load: Load, ticker: Ticker, work: str) -> None:
-    async with ticker.running():
-        await WORKS[work](load)
-    assert ticker.ticks > 0 and ticker.longest_s < LONGEST_GAP_S
+async def test_the_event_loop_stays_free_while_much_is_done(tmp_path: Path, work: str) -> None:
+    assert await longest_gap_s(stored_only, tmp_path, [WORKS[work]]) < LONGEST_GAP_S
 
 
-async def test_the_event_loop_stays_free_while_all_of_it_is_done_at_once(load: Load, ticker: Ticker) -> None:
-    async with ticker.running():
-        await asyncio.gather(*(work(load) for work in WORKS.values()))
-    assert ticker.ticks > 0 and ticker.longest_s < LONGEST_GAP_S
+async def test_the_event_loop_stays_free_while_all_is_done_at_once_and_encoded(tmp_path: Path) -> None:
+    assert await longest_gap_s(encoded_too, tmp_path, list(WORKS.values())) < LONGEST_GAP_S
