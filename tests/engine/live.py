@@ -238,7 +238,7 @@ def _chat_scope() -> dict[str, Any]:
         "raw_path": b"/v1/chat/completions",
         "root_path": "",
         "query_string": b"",
-        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"host", b"test")],
+        "headers": [(b"content-type", b"application/json"), (b"host", b"localhost")],
         "client": ("127.0.0.1", 1),
         "server": ("test", 80),
     }
