@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,28 +19,6 @@ ALICE = Owner("local", "alice")
 BOB = Owner("local", "bob")
 FUTURE = 4_102_444_800.0
 """2100-01-01, in Unix seconds."""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "facts.sqlite3"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def sink() -> RecordingSink:
-    return RecordingSink()
-
-
-@pytest.fixture
-async def memory(path: Path, clock: Clock, sink: RecordingSink) -> AsyncIterator[MemoryService]:
-    service = await started(FactStore(path, clock=clock), sink=sink)
-    yield service
-    await service.aclose()
 
 
 async def add(memory: MemoryService, owner: Owner, text: str, expires_at: float | None = None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
@@ -20,28 +19,6 @@ ALICE = Owner("local", "alice")
 BOB = Owner("local", "bob")
 KEY = IdempotencyKey("key-1", "digest-1")
 DRAFTS = [FactDraft("one"), FactDraft("two"), FactDraft("one"), FactDraft("late", expires_at=1.0)]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "facts.sqlite3"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def embedder() -> FakeEmbedder:
-    return FakeEmbedder()
-
-
-@pytest.fixture
-async def memory(path: Path, clock: Clock, embedder: FakeEmbedder) -> AsyncIterator[MemoryService]:
-    service = await started(FactStore(path, clock=clock), embedder)
-    yield service
-    await service.aclose()
 
 
 def kept_rows(path: Path) -> int:

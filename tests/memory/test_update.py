@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,28 +21,6 @@ from tests.memory.fakes import Clock, FakeEmbedder, RecordingSink, started
 
 ALICE = Owner("local", "alice")
 BOB = Owner("local", "bob")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "facts.sqlite3"
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def sink() -> RecordingSink:
-    return RecordingSink()
-
-
-@pytest.fixture
-async def memory(path: Path, clock: Clock, sink: RecordingSink) -> AsyncIterator[MemoryService]:
-    service = await started(FactStore(path, clock=clock), sink=sink)
-    yield service
-    await service.aclose()
 
 
 async def add(memory: MemoryService, text: str, **more: Any) -> str:

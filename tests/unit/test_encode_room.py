@@ -1,0 +1,109 @@
+"""The encoder when the slab is small, full, or held: who is encoded, who is evicted, what is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from inferscale_server.catalog import ChunkKey
+from inferscale_server.command import Extent
+from inferscale_server.encode import BATCH, MAX_LOOSE
+from inferscale_server.job import Job
+from inferscale_server.recipe import Isolated
+
+from .builders import ALICE, BOB, fact
+from .engines import HEADER_IDS, world
+
+
+def facts(count: int, owner=ALICE):  # type: ignore[no-untyped-def]
+    return [fact(number, owner=owner) for number in range(count)]
+
+
+def context(name: str, *token_ids: int, owner=ALICE) -> Job:  # type: ignore[no-untyped-def]
+    return Job(ChunkKey("context", owner, name), token_ids)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 6, 12, 15, 18, 21, 30, 45])
+async def test_a_slab_too_small_for_all_ends_with_what_fits(rows: int) -> None:
+    here = world(rows=rows)
+    here.add(*facts(8))
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    here.encoder.want(ALICE, [here.encoder.job_of(each) for each in facts(8)])
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    assert here.catalog.rows_used <= rows and here.encoder.running() == 0
+
+
+async def test_background_encoding_evicts_nobody_and_a_chats_wish_does() -> None:
+    here = world(rows=4 + 9, recipe=Isolated())
+    everything = facts(3)
+    here.add(*everything)
+    await here.encoder.drain()
+    kept = [each for each in everything if here.chunk(each) is not None]
+    (left,) = [each for each in everything if each not in kept]
+    assert len(kept) == 2
+    here.encoder.want(ALICE, [here.encoder.job_of(left)])
+    await here.encoder.drain()
+    assert here.chunk(left) is not None and here.chunk(kept[1]) is not None and here.chunk(kept[0]) is None
+
+
+async def test_a_fact_too_long_for_the_model_is_left_as_text() -> None:
+    here, long = world(max_model_len=40), fact(0, " ".join(f"word{n}" for n in range(60)))
+    here.add(long, fact(1))
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    assert here.chunk(long) is None and here.chunk(fact(1)) is not None
+    assert here.encoder.results["failed"] == 1
+
+
+async def test_a_fact_too_long_for_the_primer_is_encoded_once_and_not_over_and_over() -> None:
+    here, long = world(max_model_len=60), fact(0, " ".join(f"word{n}" for n in range(40)))
+    here.add(long)
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    assert here.chunk(long) is not None and len(here.requests_for(long)) == 1
+
+
+async def test_a_fact_that_is_forgotten_while_its_rows_are_wiped_is_not_encoded() -> None:
+    here, (one, two) = world(rows=len(HEADER_IDS) + 4, recipe=Isolated()), facts(2)
+    here.add(one)
+    await here.encoder.drain()
+    wipe = here.engine.wipe
+
+    async def deletes(extents: Sequence[Extent]) -> None:
+        await wipe(extents)
+        if two in here.facts[ALICE]:
+            here.delete(two)
+
+    here.engine.wipe = deletes  # type: ignore[method-assign]
+    here.add(two)
+    here.encoder.want(ALICE, [here.encoder.job_of(two)])
+    await here.encoder.drain()
+    assert here.requests_for(two) == [] and here.chunk(two) is None and here.catalog.unwiped == ()
+
+
+async def test_what_a_chat_asked_for_comes_first_and_evicts() -> None:
+    here, all_facts = world(rows=len(HEADER_IDS) + 4 * BATCH, recipe=Isolated()), facts(4 * BATCH)
+    here.add(*all_facts)
+    await here.encoder.drain()
+    assert [each for each in all_facts if here.chunk(each)] == all_facts[:BATCH]
+    here.encoder.want(ALICE, [here.encoder.job_of(all_facts[-1])])
+    await here.encoder.drain()
+    assert here.chunk(all_facts[-1]) is not None
+    assert sum(here.chunk(each) is not None for each in all_facts) == BATCH
+
+
+async def test_a_full_slab_loses_nothing_to_a_primer_that_nothing_can_be_encoded_behind() -> None:
+    here = world(rows=len(HEADER_IDS) + (len(HEADER_IDS) + 3 * 4) + 3 * 4)  # header, primer, facts of 4 tokens
+    here.add(*facts(3))
+    await here.encoder.drain()
+    held = {chunk.key for chunk in here.catalog.of(ALICE)}
+    here.add(*facts(6, BOB))
+    await here.encoder.drain()
+    assert {chunk.key for chunk in here.catalog.of(ALICE)} == held and len(held) == 4
+
+
+async def test_headers_that_wait_are_bounded() -> None:
+    here = world()
+    for number in range(3 * MAX_LOOSE):
+        here.encoder.want(ALICE, [context(str(number), number + 1)])
+    assert here.encoder.queued() <= MAX_LOOSE
