@@ -57,7 +57,7 @@ Floats = npt.NDArray[np.float32]
 
 EXPORT_PAGE = 500
 FILTER_IN_THREAD = 2_000
-"""From so many facts on, a filtered search runs in a thread: it may look at all of them."""
+"""From so many facts on, a search that looks at them one by one, by a filter or by letters, runs in a thread."""
 
 
 class EncodeSink(Protocol):
@@ -146,10 +146,11 @@ class MemoryService:
         where: Filter | None = None,
         words: str = "",
     ) -> tuple[Hit, ...]:
-        """Like `search_vector`; a filter over many facts is tried on them beside the event loop."""
+        """Like `search_vector`; many facts are looked at beside the event loop."""
         question, accept = Question(vector, words), self._accept(owner, where)
         search = partial(nearest, self._index, self._trigrams, owner, question, k, min_score, accept)
-        if where is None or self._known.count(owner) < FILTER_IN_THREAD:
+        one_by_one = self._trigrams.count(owner) if where is None else self._known.count(owner)
+        if one_by_one < FILTER_IN_THREAD:
             return self._hits(owner, search())
         return self._hits(owner, await self._run(self._reader, search))
 

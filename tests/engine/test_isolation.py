@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from .live import Answer, LiveServer
 
 OWNERS, CHATS_AT_ONCE = 50, 32
-NOTES_AT_ONCE = 3
+MOST_NOTES = 400
 CROWD = 20
 QUESTION = "What is the code of the safe?"
 
@@ -35,12 +35,17 @@ class Holder:
         self.safe_id = await self.add(server, f"The code of the safe is {self.canary}.")
 
     async def churn(self, server: LiveServer, number: int) -> None:
-        """One note more; the oldest goes when there are too many."""
+        """A new note in place of the one before."""
         self.note_ids.append(await self.add(server, f"Note {number} says {self.canary}."))
-        if len(self.note_ids) > NOTES_AT_ONCE:
+        if len(self.note_ids) > 1:
             url = f"/v1/memories/{self.note_ids.pop(0)}"
             deleted = await server.client.delete(url, params={"user_id": self.user})
             assert deleted.status_code == 200, deleted.text
+
+    async def forget(self, server: LiveServer) -> None:
+        """Delete everything, so that later tests have the slab for themselves."""
+        deleted = await server.client.delete("/v1/memories", params={"user_id": self.user})
+        assert deleted.status_code == 200, deleted.text
 
 
 async def chat_all(server: LiveServer, holders: list[Holder]) -> list[Answer]:
@@ -49,15 +54,16 @@ async def chat_all(server: LiveServer, holders: list[Holder]) -> list[Answer]:
 
     async def chat(number: int, holder: Holder) -> Answer:
         async with free:
-            return await server.chat(holder.user, QUESTION, "kv" if number % 2 else "auto", max_tokens=12)
+            return await server.chat(holder.user, QUESTION, "kv" if number % 2 else "auto", max_tokens=20)
 
     return await asyncio.gather(*(chat(number, holder) for number, holder in enumerate(holders)))
 
 
 async def churn_until(server: LiveServer, holders: list[Holder], over: asyncio.Event) -> int:
-    """Add and delete notes of all owners in turn; returns how many were added."""
+    """Add and delete notes of all owners in turn; returns how many were added. Two for each at least: an owner's
+    second replaces the first."""
     number = 0
-    while not over.is_set():
+    while number < 2 * len(holders) or (number < MOST_NOTES and not over.is_set()):
         await holders[number % len(holders)].churn(server, number)
         number += 1
     return number
@@ -79,15 +85,16 @@ async def test_S1_no_owner_of_fifty_sees_anothers_canary_while_facts_come_and_go
     await asyncio.gather(*(holder.store_safe(server) for holder in holders))
     await server.encoded()
     answers, notes = await chat_in_churn(server, holders)
+    await asyncio.gather(*(holder.forget(server) for holder in holders))
     foreign = recited = 0
     for holder, answer in zip(holders * 2, answers, strict=True):
-        assert holder.safe_id in answer.owned_ids, answer.told
+        assert holder.safe_id in answer.owned_ids and holder.canary in json.dumps(answer.told["facts"]), answer.told
         seen = json.dumps(answer.body)
         foreign += sum(other.canary in seen for other in holders if other is not holder)
         recited += holder.canary in answer.text
     injected = sum(answer.told["mode"] == "kv" for answer in answers)
     print(f"{len(answers)} chats, {notes} notes, {injected} by KV, {recited} recited: {foreign} foreign canaries")
-    assert foreign == 0 and notes > OWNERS and injected > 0 and recited > 0
+    assert foreign == 0 and notes >= 2 * OWNERS and injected > 0
 
 
 async def add_in_order(server: LiveServer, holder: Holder, adder: int) -> None:
