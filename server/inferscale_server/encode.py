@@ -13,13 +13,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from inferscale_server.backlog import Backlog
 from inferscale_server.behind import Behind, EncodedPrimer, mark_of, primer_text
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.command import SPARE_TOKENS
-from inferscale_server.job import EncodeEngine, EncodeResult, Job, line_of, request_for, supersedes
-from inferscale_server.kv_codec import KvIdentity, Seen, digest_of
+from inferscale_server.job import EncodeEngine, EncodeResult, Job, line_of, primer_job, request_for, supersedes
+from inferscale_server.kv_codec import KvIdentity, Seen
 from inferscale_server.kv_disk import Filed, KvDisk
-from inferscale_server.recipe import Prefix, Recipe
+from inferscale_server.recipe import Prefix, Recipe, seen_behind
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Fact, Owner
 
@@ -56,6 +57,7 @@ class Encoder:
         self._max_model_len = max_model_len
         self._on_result, self._disk = on_result, disk
         self._prefixes: dict[Owner, Prefix] = {}
+        self._backlog = Backlog(self._order, self._waits)
         self._loose: OrderedDict[ChunkKey, Job] = OrderedDict({header.key: header})  # headers and contexts
         self._dirty: OrderedDict[Owner, None] = OrderedDict()
         self._asked: set[ChunkKey] = set()  # wanted by a chat: worth evicting others for
@@ -74,6 +76,7 @@ class Encoder:
 
     def added(self, owner: Owner, facts: Sequence[Fact]) -> None:
         """These facts exist now."""
+        self._backlog.append(owner, facts)
         self._mark(owner)
 
     def forgotten(self, owner: Owner, fact_ids: Sequence[str]) -> None:
@@ -88,6 +91,7 @@ class Encoder:
             self._disk.forget_facts(owner, gone)
         for key in [key for key in self._tries if key.owner == owner and key.name in gone]:
             del self._tries[key]
+        self._backlog.drop(owner)
         self._mark(owner)
 
     def owner_forgotten(self, owner: Owner) -> None:
@@ -95,6 +99,7 @@ class Encoder:
         self._placing.discard(owner)
         self._prefixes.pop(owner, None)
         self._dirty.pop(owner, None)
+        self._backlog.drop(owner)
         self._asked = {key for key in self._asked if key.owner != owner}
         for book in (self._loose, self._tries):
             for key in [key for key in book if key.owner == owner]:
@@ -118,17 +123,18 @@ class Encoder:
         while len(self._loose) > MAX_LOOSE:
             self._asked.discard(self._loose.popitem(last=False)[0])
         if any(job.key.kind == "fact" for job in jobs):
+            self._backlog.drop(owner)  # what was asked for comes first
             self._dirty[owner] = None
         self._wake.set()
 
     def queued(self) -> int:
         """Chunks still to be encoded."""
-        waiting = sum(len(self._pending(owner)) for owner in {*self._dirty, *self._at_work})
+        waiting = sum(self._backlog.count(owner) for owner in {*self._dirty, *self._at_work})
         return max(len(self._loose) + waiting - len(self._in_flight), 0)
 
     def queued_of(self, owner: Owner) -> int:
         """Facts of one owner still without their KV, those being encoded right now among them."""
-        return len(self._pending(owner)) if owner in self._dirty or owner in self._at_work else 0
+        return self._backlog.count(owner) if owner in self._dirty or owner in self._at_work else 0
 
     def running(self) -> int:
         """Chunks being encoded right now; at least 1 as long as the background is at work."""
@@ -221,7 +227,7 @@ class Encoder:
         if self._prefixes.get(owner) != prefix:
             return  # something that it holds was forgotten meanwhile, and the owner is queued again
         if prefix.header and primer is None:
-            if 0 < self._tries[self._primer_job(owner, behind).key] < MAX_TRIES:
+            if 0 < self._tries[primer_job(owner, behind, self._header).key] < MAX_TRIES:
                 self._dirty[owner] = None  # one without room, or tried too often, leaves the facts as text
             return
         jobs = self._next_jobs(owner)  # anew: facts may have been forgotten while the prefix was being encoded
@@ -231,6 +237,8 @@ class Encoder:
     def _choose_prefix(self, owner: Owner) -> Prefix:
         current = self._prefixes.get(owner) or self._prefix_on_disk(owner)
         prefix = self._recipe.prefix([fact.id for fact in self._facts_of(owner)], current)
+        if prefix != self._prefixes.get(owner):
+            self._backlog.drop(owner)
         self._prefixes[owner] = prefix
         return prefix
 
@@ -239,24 +247,21 @@ class Encoder:
         fact_ids = self._disk.primer_of(owner) if self._disk is not None else ()
         return Prefix(header=True, fact_ids=fact_ids) if fact_ids else None
 
-    def _pending(self, owner: Owner) -> list[Fact]:
+    def _order(self, owner: Owner) -> list[Fact]:
         """Facts that a chat asked for, then those without a chunk, then those with one behind an older prefix."""
-        prefix = self._prefixes.get(owner)
-        behind = None if prefix is None else frozenset(prefix.fact_ids)
-        missing, stale = [], []
-        for fact in self._facts_of(owner):
-            key = ChunkKey("fact", owner, fact.id)
-            if self._tries[key] >= MAX_TRIES:
-                continue
-            chunk = self._catalog.peek(key)
-            if chunk is None:
-                missing.append(fact)
-            elif behind is not None and chunk.behind != behind:
-                stale.append(fact)
-        return sorted(missing + stale, key=lambda fact: ChunkKey("fact", owner, fact.id) not in self._asked)
+        keys = [(fact, ChunkKey("fact", owner, fact.id)) for fact in self._facts_of(owner) if self._waits(fact)]
+        keys.sort(key=lambda of: (of[1] not in self._asked, self._catalog.peek(of[1]) is not None))
+        return [fact for fact, _ in keys]
+
+    def _waits(self, fact: Fact) -> bool:
+        key = ChunkKey("fact", fact.owner, fact.id)
+        if self._tries[key] >= MAX_TRIES:
+            return False
+        chunk, prefix = self._catalog.peek(key), self._prefixes.get(fact.owner)
+        return chunk is None or (prefix is not None and chunk.behind != seen_behind(prefix))
 
     def _next_jobs(self, owner: Owner) -> list[Job]:
-        return [self.job_of(fact) for fact in self._pending(owner)[:BATCH]]
+        return [self.job_of(fact) for fact in self._backlog.first(owner, BATCH)]
 
     def job_of(self, fact: Fact) -> Job:
         """The job that encodes one fact."""
@@ -277,7 +282,7 @@ class Encoder:
         """Header and primer facts, encoded now unless they are there; None without a prefix or without success."""
         if not prefix.header:
             return None
-        job, own = self._primer_job(owner, behind), Behind(seen=behind.seen)
+        job, own = primer_job(owner, behind, self._header), Behind(seen=behind.seen)
         if self._catalog.get(job.key) is None:
             if not await self._load([job], own):
                 await self._encode_batch([job], own, None)
@@ -285,11 +290,6 @@ class Encoder:
                 self._catalog.drop_where(owner, lambda chunk: supersedes(job.key, chunk.key))
         chunk = self._catalog.get(job.key)
         return None if chunk is None else EncodedPrimer(chunk, behind.text)
-
-    def _primer_job(self, owner: Owner, behind: Behind) -> Job:
-        if not behind.text.spans:
-            return self._header
-        return Job(ChunkKey("primer", owner, digest_of(behind.text.token_ids)), behind.text.token_ids)
 
     # A batch
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from inferscale_server.behind import EncodedPrimer, mark_of
+from inferscale_server.behind import Behind, EncodedPrimer, mark_of
 from inferscale_server.catalog import Chunk, ChunkKey
 from inferscale_server.command import SPARE_TOKENS, Capture, Command, Extent
-from inferscale_server.types import Fact
+from inferscale_server.kv_codec import digest_of
+from inferscale_server.types import Fact, Owner
 from inferscale_server.wording import fact_line
 
 EncodeResult = Literal["stored", "loaded", "incomplete", "failed", "dropped"]
@@ -62,3 +63,10 @@ def line_of(fact: Fact) -> str:
 def marks_of(facts: Iterable[Fact]) -> dict[str, str]:
     """Digest of each fact's line, by fact id: KV files that bear another are of an older wording."""
     return {fact.id: mark_of(line_of(fact)) for fact in facts}
+
+
+def primer_job(owner: Owner, behind: Behind, header: Job) -> Job:
+    """The job that encodes what facts are encoded behind: the header alone when no fact is in it."""
+    if not behind.text.spans:
+        return header
+    return Job(ChunkKey("primer", owner, digest_of(behind.text.token_ids)), behind.text.token_ids)

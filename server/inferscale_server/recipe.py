@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -72,3 +73,9 @@ class Primer:
 def make_recipe(name: str, primer_facts: int) -> Recipe:
     """The recipe that the configuration names."""
     return Primer(primer_facts) if name == "primer" else Isolated()
+
+
+@lru_cache(maxsize=64)
+def seen_behind(prefix: Prefix) -> frozenset[str]:
+    """The facts that a chunk behind this prefix has seen. Kept, because it is asked for each fact of an owner."""
+    return frozenset(prefix.fact_ids)
