@@ -137,6 +137,10 @@ class StartupError(InferScaleError):
     """The server cannot start. The message is one line that says what to do."""
 
 
+class EngineDied(InferScaleError):
+    """The engine ended without being told to, and the server with it."""
+
+
 class ConfigError(StartupError):
     """An option, environment variable or config file is wrong; the message names key and value."""
 

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -182,8 +182,14 @@ class FactStore:
         """All events of a fact, oldest first, also of one that is gone; empty when the owner never had it."""
         with self._database.reading() as connection:
             noted = read_history(connection, owner, fact_id)
-        fact = None if noted else self.get(owner, fact_id)
-        return noted if fact is None else (FactEvent("added", fact.created_at, fact.text, fact.metadata),)
+        fact = self.get(owner, fact_id)
+        if fact is None:
+            return noted
+        events = noted or (FactEvent("added", fact.created_at, fact.text, fact.metadata),)
+        if fact.expires_at is None or not fact.expired(self.now()):
+            return events
+        ended = tuple(replace(event, text=None, metadata=None) for event in events)  # not swept yet, and gone already
+        return (*ended, FactEvent("expired", fact.expires_at, None, None))
 
     def oldest(self, owner: Owner, n: int) -> tuple[Fact, ...]:
         """The owner's first `n` facts, oldest first; fewer when there are fewer. Expired ones too, until swept."""

@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, url: str, user: str) -> Run:
     def run(*argv: str, stdin: bytes = b"") -> int:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
         with pytest.raises(SystemExit) as ended:
-            main(["memories", *argv, "--user", user])
+            main(["memories", *argv, *(() if "--user" in argv else ("--user", user))])
         assert isinstance(ended.value.code, int)
         return ended.value.code
 
@@ -134,6 +134,8 @@ def test_lines_that_fail_are_told_and_make_the_import_fail(
         (("update", "f1"), "nothing to change"),
         (("update", "f1", "--text", "x"), "no fact"),
         (("history", "f1"), "no fact"),
+        (("get", ""), "must not be empty"),
+        (("list", "--user", " x"), "must not be empty"),
         (("delete",), "--all"),
         (("delete", "f1", "--all"), "--all"),
         (("import", "/nowhere/x"), "/nowhere/x"),

@@ -115,6 +115,13 @@ async def test_a_body_that_is_not_declared_as_json_is_refused(echo: EchoApp, con
     assert (answer.status, answer.error["code"]) == (400, "invalid_content_type")
 
 
+@pytest.mark.parametrize("encoding", [b"gzip", b"br", b"identity, gzip", b""])
+async def test_a_compressed_body_is_refused(echo: EchoApp, encoding: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-encoding", encoding)]
+    answer = await send_raw(Guard(echo), http_scope(headers=headers))
+    assert (answer.status, answer.error["code"]) == (400, "invalid_content_encoding")
+
+
 async def test_two_content_types_are_refused(echo: EchoApp) -> None:
     answer = await send_raw(Guard(echo), http_scope(headers=[JSON_TYPE, (b"content-type", b"text/plain")]))
     assert answer.status == 400

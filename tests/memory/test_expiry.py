@@ -77,12 +77,13 @@ async def test_the_sweeper_frees_what_has_expired_and_nothing_else(
 async def test_the_history_of_an_expired_fact_says_so_and_not_what_it_said(memory: MemoryService, clock: Clock) -> None:
     fact_id = await add(memory, ALICE, "fact one", clock.now + 2)
     clock.now += 5
+    unswept = await memory.history(ALICE, fact_id)
     await memory.maintain()
-    events = await memory.history(ALICE, fact_id)
-    assert [(event.event, event.text, event.metadata) for event in events] == [
-        ("added", None, None),
-        ("expired", None, None),
-    ]
+    for events in (unswept, await memory.history(ALICE, fact_id)):
+        assert [(event.event, event.text, event.metadata) for event in events] == [
+            ("added", None, None),
+            ("expired", None, None),
+        ]
 
 
 async def test_a_text_whose_fact_has_expired_is_stored_anew(memory: MemoryService, clock: Clock) -> None:

@@ -33,6 +33,7 @@ def chat(user: UserOption, mode: ModeOption = "auto", k: CountOption = None, url
     from inferscale_sdk import InferScaleError
 
     console = Console()
+    failed = 0
     memory: MemoryOptions = {"mode": mode}
     if k is not None:
         memory["k"] = k
@@ -41,7 +42,10 @@ def chat(user: UserOption, mode: ModeOption = "auto", k: CountOption = None, url
             try:
                 answer(client, console, user, question, memory)
             except InferScaleError as error:
-                console.print(f"[red]{escape(str(error))}[/red]")
+                failed += 1
+                Console(stderr=True).print(f"[red]{escape(str(error))}[/red]")
+    if failed and not sys.stdin.isatty():
+        raise typer.Exit(2)  # a script has nobody who reads
 
 
 def questions(console: Console) -> Iterator[str]:
@@ -49,7 +53,7 @@ def questions(console: Console) -> Iterator[str]:
     prompt = "[bold]you>[/bold] " if sys.stdin.isatty() else ""
     while True:
         try:
-            line = console.input(prompt).strip()
+            line = console.input(prompt).strip().encode("utf-8", "replace").decode("utf-8")
         except (EOFError, KeyboardInterrupt):
             return
         if line == QUIT:

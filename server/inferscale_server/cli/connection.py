@@ -9,7 +9,15 @@ import typer
 if TYPE_CHECKING:
     from inferscale_sdk import InferScaleClient
 
-UserOption = Annotated[str, typer.Option("--user", "-u", help="Whose memory.", show_default=False)]
+
+def checked_id(written: str | None) -> str | None:
+    """A user or fact id as it was typed. Raises typer.BadParameter for one that no server takes."""
+    if written is not None and (not written or written != written.strip()):
+        raise typer.BadParameter("an id must not be empty, nor begin or end with a blank")
+    return written
+
+
+UserOption = Annotated[str, typer.Option("--user", "-u", help="Whose memory.", show_default=False, callback=checked_id)]
 UrlOption = Annotated[
     str | None,
     typer.Option("--url", "--base-url", help="Server, default INFERSCALE_BASE_URL or http://127.0.0.1:8000."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferscale_server.cli import transfer
-from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption, connect
+from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption, checked_id, connect
 from inferscale_server.cli.rows import show
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ STDIN = "-"
 NEVER = "never"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for other programs.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the fact.", show_default=False)]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the fact.", show_default=False, callback=checked_id)
+]
 TextsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[TEXT...]", help="One fact each; none or -: the lines of stdin.", show_default=False),

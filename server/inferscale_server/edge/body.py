@@ -99,6 +99,8 @@ def _check_content_type(scope: Scope) -> None:
     sent = list(header_values(scope, b"content-type"))
     if len(sent) != 1 or not _is_json(sent[0].decode("latin-1")):
         raise InvalidRequest("the content-type must be application/json", code="invalid_content_type")
+    if any(value.strip().lower() != b"identity" for value in header_values(scope, b"content-encoding")):
+        raise InvalidRequest("compressed bodies are not read", code="invalid_content_encoding")
 
 
 def _is_json(content_type: str) -> bool:

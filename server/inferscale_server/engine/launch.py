@@ -18,11 +18,11 @@ from pydantic import ValidationError
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.keys import read_keys
-from inferscale_server.engine.lifeline import end_at_signals
+from inferscale_server.engine.lifeline import end_at_signals, told_to_stop
 from inferscale_server.engine.log_file import first_fault
 from inferscale_server.engine.model_check import check_model
 from inferscale_server.engine.options import refuse_named
-from inferscale_server.errors import ConfigError, ModelUnavailable, PortInUse, StartupError, StoreCorrupt
+from inferscale_server.errors import ConfigError, EngineDied, ModelUnavailable, PortInUse, StartupError, StoreCorrupt
 from inferscale_server.facts import FactStore
 from inferscale_server.models import resolve_model
 
@@ -222,7 +222,7 @@ def _reserve_memory(config: ServerConfig, args: Namespace) -> None:
 
 
 def run(args: Namespace, log: Path | None = None) -> None:
-    """vLLM's server entry, in this process. Returns when it was told to stop. Raises StartupError."""
+    """vLLM's server entry, in this process. Returns when it was told to stop. Raises StartupError, EngineDied."""
     import uvloop
     from vllm.logger import configure_logging_from_args
     from vllm.plugins import load_endpoint_plugins
@@ -237,8 +237,13 @@ def run(args: Namespace, log: Path | None = None) -> None:
     except RuntimeError as error:
         if "Engine core initialization failed" not in str(error):
             raise
-        told = "reason above" if log is None else f"{first_fault(log) or 'no reason given'} (more in {log})"
-        raise StartupError(f"vLLM's engine did not start: {told}") from error
+        raise StartupError(f"vLLM's engine did not start: {_told(log)}") from error
+    if not told_to_stop.is_set():
+        raise EngineDied(f"vLLM's engine died, and the server with it: {_told(log)}")
+
+
+def _told(log: Path | None) -> str:
+    return "reason above" if log is None else f"{first_fault(log) or 'no reason given'} (more in {log})"
 
 
 async def _run_server(args: Namespace) -> None:

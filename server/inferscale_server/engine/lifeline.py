@@ -40,6 +40,10 @@ def end_at_signals(tidy: Callable[[], None]) -> None:
     signal.signal(signal.SIGINT, end)
 
 
+told_to_stop = threading.Event()
+"""Set once the running server was told to stop: a server that ends without it has lost its engine."""
+
+
 def end_after(seconds: float, code: int) -> None:
     """End this process and all below it in `seconds`, unless it has ended by itself before that."""
     timer = threading.Timer(seconds, end_now, (code,))

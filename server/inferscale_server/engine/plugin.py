@@ -38,7 +38,7 @@ from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.gate import run_gate
 from inferscale_server.engine.in_flight import InFlight
-from inferscale_server.engine.lifeline import end_after
+from inferscale_server.engine.lifeline import end_after, told_to_stop
 from inferscale_server.errors import RequestError, Unavailable
 from inferscale_server.types import Owner
 
@@ -121,6 +121,7 @@ class InferScalePlugin:
             if server.should_exit:
                 return
             server.should_exit = True
+            told_to_stop.set()
             loop.call_later(FINISH_S, self._in_flight.stop)
             end_after(STOP_S, 128 + number)
 
