@@ -1,8 +1,17 @@
-"""For all tests: property tests have no deadline, since a busy machine is no fault of the code."""
+"""For all tests: property tests have no deadline on a busy machine, and what the server says can be heard."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
+
+from inferscale_server.engine.log_file import keep_heard
 
 settings.register_profile("inferscale", deadline=None)
 settings.load_profile("inferscale")
+
+
+@pytest.fixture(autouse=True)
+def heard() -> None:
+    """Loggers as at the start: an engine that ran in this process before leaves some of them silent."""
+    keep_heard()

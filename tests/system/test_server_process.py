@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -117,6 +118,15 @@ def test_sigterm_ends_open_chats_with_words_and_keeps_what_was_acknowledged(tmp_
     told, engine_log = (tmp_path / "server.log").read_text(), (tmp_path / "data" / "logs" / "engine.log").read_text()
     assert all(" s  " in line for line in told.splitlines()), told
     assert "WARNING" in engine_log and "acknowledged" not in engine_log and "long story" not in engine_log
+
+
+@pytest.mark.long
+def test_a_server_whose_engine_dies_says_so_and_fails(tmp_path: Path) -> None:
+    with started(tmp_path) as (process, _):
+        (core,) = [pid for pid, name in descendants(process.pid).items() if "EngineCore" in name]
+        os.kill(core, signal.SIGKILL)
+        assert process.wait(timeout=60) == 2
+    assert "inferscale: vLLM's engine died" in (tmp_path / "server.log").read_text().splitlines()[-1]
 
 
 @pytest.mark.long

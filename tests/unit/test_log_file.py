@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from inferscale_server.engine.log_file import diverted, first_fault
+from inferscale_server.engine.log_file import diverted, first_fault, keep_heard
 from inferscale_server.errors import DataFolderError
 
 TALKER = """
@@ -67,3 +68,12 @@ def test_the_first_fault_is_the_cause(tmp_path: Path) -> None:
     assert first_fault(log) == "ValueError: too little memory"
     log.write_text("RuntimeError: Engine core initialization failed. See root cause above.\n")
     assert first_fault(log) is None and first_fault(tmp_path / "none") is None
+
+
+def test_our_words_are_written_whatever_a_library_did_to_the_loggers(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("inferscale_server.some_module")
+    logger.disabled = True
+    logging.disable(logging.CRITICAL)
+    keep_heard()
+    logger.warning("heard")
+    assert [record.message for record in caplog.records] == ["heard"]

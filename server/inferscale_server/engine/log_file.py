@@ -5,6 +5,7 @@ Descriptors are turned and not loggers: native libraries, progress bars and the 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -45,6 +46,14 @@ def diverted(path: Path) -> Iterator[TextIO]:
     except BaseException:
         sys.stderr = terminal
         raise
+
+
+def keep_heard() -> None:
+    """Undo what libraries do to the loggers of others while they load: what this package has to say is written."""
+    logging.disable(logging.NOTSET)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.split(".")[0] == __name__.split(".")[0] and isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 def first_fault(path: Path) -> str | None:

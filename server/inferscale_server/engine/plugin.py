@@ -39,6 +39,7 @@ from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.gate import run_gate
 from inferscale_server.engine.in_flight import InFlight
 from inferscale_server.engine.lifeline import end_after, told_to_stop
+from inferscale_server.engine.log_file import keep_heard
 from inferscale_server.errors import RequestError, Unavailable
 from inferscale_server.types import Owner
 
@@ -101,6 +102,7 @@ class InferScalePlugin:
             report.stage("encoding the default header and passing the gate")
         await self._pass_gate(brain, door, str(engine_client.vllm_config.model_config.dtype).removeprefix("torch."))
         brain.start_encoding()
+        keep_heard()
         if report is not None:
             mode = "text" if brain.support.refusals else "KV"
             report.ready(f"ready: http://{config.host}:{config.port} serves {brain.model_name}, memory as {mode}")
