@@ -72,8 +72,15 @@ def test_the_first_fault_is_the_cause(tmp_path: Path) -> None:
 
 def test_our_words_are_written_whatever_a_library_did_to_the_loggers(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("inferscale_server.some_module")
+    root, ours = logging.getLogger(), logging.getLogger("inferscale_server")
+    before = root.level, ours.level
     logger.disabled = True
     logging.disable(logging.CRITICAL)
-    keep_heard()
-    logger.warning("heard")
+    root.setLevel(logging.ERROR)
+    try:
+        keep_heard()
+        logger.warning("heard")
+    finally:
+        root.setLevel(before[0])
+        ours.setLevel(before[1])
     assert [record.message for record in caplog.records] == ["heard"]

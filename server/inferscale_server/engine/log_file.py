@@ -51,8 +51,11 @@ def diverted(path: Path) -> Iterator[TextIO]:
 def keep_heard() -> None:
     """Undo what libraries do to the loggers of others while they load: what this package has to say is written."""
     logging.disable(logging.NOTSET)
+    ours = logging.getLogger(__name__.split(".")[0])
+    if ours.getEffectiveLevel() > logging.WARNING:  # of the root logger, which is not ours to set
+        ours.setLevel(logging.WARNING)
     for name, logger in logging.root.manager.loggerDict.items():
-        if name.split(".")[0] == __name__.split(".")[0] and isinstance(logger, logging.Logger):
+        if name.split(".")[0] == ours.name and isinstance(logger, logging.Logger):
             logger.disabled = False
 
 
