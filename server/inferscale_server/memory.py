@@ -146,30 +146,16 @@ class MemoryService:
         where: Filter | None = None,
         words: str = "",
     ) -> tuple[Hit, ...]:
-        """Like `search_vector`; many facts are looked at beside the event loop."""
+        """Like `search` for a float32 [dimension] vector, from memory alone; many facts are looked at in a thread.
+
+        `words` are the query's own: facts that the embedder does not know are found by them.
+        """
         question, accept = Question(vector, words), self._accept(owner, where)
         search = partial(nearest, self._index, self._trigrams, owner, question, k, min_score, accept)
         one_by_one = self._trigrams.count(owner) if where is None else self._known.count(owner)
         if one_by_one < FILTER_IN_THREAD:
             return self._hits(owner, search())
         return self._hits(owner, await self._run(self._reader, search))
-
-    def search_vector(
-        self,
-        owner: Owner,
-        vector: Floats,
-        k: int,
-        min_score: float | None = None,
-        where: Filter | None = None,
-        words: str = "",
-    ) -> tuple[Hit, ...]:
-        """Like `search` for a float32 [dimension] vector, from memory alone. Valid as of this call.
-
-        `words` are the query's own: facts that the embedder does not know are found by them.
-        """
-        question = Question(vector, words)
-        accept = self._accept(owner, where)
-        return self._hits(owner, nearest(self._index, self._trigrams, owner, question, k, min_score, accept))
 
     async def embed_query(self, owner: Owner, text: str) -> Floats:
         """Float32 [dimension], from the owner's cache or the embedder. Search with it before the next await."""

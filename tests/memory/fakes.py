@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -78,3 +80,18 @@ async def started(
     service = MemoryService(store, ExactIndex(), embedder or FakeEmbedder(), sink or RecordingSink())
     await service.start()
     return service
+
+
+class FailsAfterCommit(sqlite3.Connection):
+    """Reports the next commit as failed after it is done, once `armed`."""
+
+    armed = False
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        cursor = super().execute(*args)
+        if args[0] == "COMMIT" and FailsAfterCommit.armed:
+            FailsAfterCommit.armed = False
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+        return cursor

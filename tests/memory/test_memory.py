@@ -20,7 +20,7 @@ from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import AddOutcome, FactDraft, Owner
-from tests.memory.fakes import FakeEmbedder, RecordingSink
+from tests.memory.fakes import FailsAfterCommit, FakeEmbedder, RecordingSink
 
 ALICE = Owner("local", "alice")
 BOB = Owner("local", "bob")
@@ -53,21 +53,6 @@ class GatedStore(FactStore):
         self.entered.set()
         assert self.gate.wait(timeout=10)
         return super().add(*args)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "facts.sqlite3"
-
-
-@pytest.fixture
-def embedder() -> FakeEmbedder:
-    return FakeEmbedder()
-
-
-@pytest.fixture
-def sink() -> RecordingSink:
-    return RecordingSink()
 
 
 @pytest.fixture
@@ -321,18 +306,6 @@ async def test_over_the_owners_limit_nothing_is_findable(path: Path, sink: Recor
 
 
 async def test_writes_reported_as_failed_after_their_commit_are_mended_by_a_retry(path: Path) -> None:
-    class FailsAfterCommit(sqlite3.Connection):
-        armed = False
-
-        def execute(self, *args: Any) -> sqlite3.Cursor:
-            cursor = super().execute(*args)
-            if args[0] == "COMMIT" and FailsAfterCommit.armed:
-                FailsAfterCommit.armed = False
-                error = sqlite3.OperationalError("disk I/O error")
-                error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-                raise error
-            return cursor
-
     sink = RecordingSink()
     store = FactStore(path, connect=partial(sqlite3.connect, factory=FailsAfterCommit))
     memory = await started(store, sink=sink)

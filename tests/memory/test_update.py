@@ -17,7 +17,7 @@ from inferscale_server.limits import MAX_METADATA_BYTES
 from inferscale_server.memory import MemoryService
 from inferscale_server.remember import parse_change
 from inferscale_server.types import UNSET, Fact, FactChange, FactDraft, FactEvent, Owner
-from tests.memory.fakes import Clock, FakeEmbedder, RecordingSink, started
+from tests.memory.fakes import Clock, FailsAfterCommit, FakeEmbedder, RecordingSink, started
 
 ALICE = Owner("local", "alice")
 BOB = Owner("local", "bob")
@@ -153,18 +153,6 @@ async def test_S10_a_fact_deleted_before_it_was_announced_is_never_announced(
 
 
 async def test_a_change_reported_as_failed_after_its_commit_is_mended_by_a_retry(path: Path) -> None:
-    class FailsAfterCommit(sqlite3.Connection):
-        armed = False
-
-        def execute(self, *args: Any) -> sqlite3.Cursor:
-            cursor = super().execute(*args)
-            if args[0] == "COMMIT" and FailsAfterCommit.armed:
-                FailsAfterCommit.armed = False
-                error = sqlite3.OperationalError("disk I/O error")
-                error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-                raise error
-            return cursor
-
     sink = RecordingSink()
     memory = await started(FactStore(path, connect=partial(sqlite3.connect, factory=FailsAfterCommit)), sink=sink)
     fact_id = await add(memory, "I like tea")
