@@ -55,7 +55,8 @@ class InferScaleWorker:
     def inferscale_stats(self) -> dict[str, Any]:
         """Injection times and fault counts of this worker."""
         worker = _worker()
-        return {"injection": asdict(worker.clock), "errors": dict(worker.errors)}
+        injector = "none" if worker.slab is None else worker.slab.injector
+        return {"injection": asdict(worker.clock), "injector": injector, "errors": dict(worker.errors)}
 
 
 def _connector() -> InferScaleConnector:

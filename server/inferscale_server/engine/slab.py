@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from inferscale_server.engine.tapped import TappedLayer, table_of
 from inferscale_server.errors import KvFileError
 from inferscale_server.kv_codec import GroupShape, KvLayout
 from inferscale_server.rotary import RotaryTable, gather_rotated, rotate
+
+if TYPE_CHECKING:
+    from inferscale_server.engine.paged_kernel import PagedLayers
 
 CacheWrite = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 Gather = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
@@ -36,6 +39,18 @@ class LayerGroup:
     values: torch.Tensor  # (layers, rows, heads, head_dim)
     scratch_keys: torch.Tensor  # flat, room for (layers, MAX_TOKENS_PER_PASS, heads, head_dim)
     scratch_values: torch.Tensor  # (MAX_TOKENS_PER_PASS, heads, head_dim): one layer's at a time
+    paged: PagedLayers | None = None  # set where the paged kernel was proven to write what the backend writes
+
+    def inject_fast(self, gather: Gather, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
+        """`inject` by the paged kernel where it was proven. Twin of `inject`."""
+        if self.paged is None:
+            self.inject(gather, rows, positions, slots)
+            return
+        from inferscale_server.engine.paged_kernel import inject_paged
+
+        turn = None if self.table is None else self.table.at(positions)
+        is_neox = self.table is None or self.table.is_neox
+        inject_paged(self.keys, self.values, self.paged, rows, slots, turn, is_neox)
 
     def inject(self, gather: Gather, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
         """Write `rows` (n,) into the paged cache at `slots` (n,), keys rotated to `positions` (n,)."""
@@ -70,6 +85,20 @@ class Slab:
         self.groups = list(_grouped(layers, rows, dtype, device))
         self.stamps = torch.zeros((len(layers), rows), dtype=torch.int64, device=device)
         self.gather: Gather = gather_rotated
+        self.injector = "portable"  # or what was proven of the paged kernel, in words
+
+    def prove_kernel(self) -> None:
+        """Switch the paged kernel on for every group if it is proven for all. Before the first request only."""
+        from inferscale_server.engine.paged_probe import prove
+
+        proofs = [prove(group) for group in self.groups]
+        unproven = [proof.reason for proof in proofs if proof.paged is None]
+        if unproven:
+            self.injector = f"portable: {unproven[0]}"
+            return
+        for group, proof in zip(self.groups, proofs, strict=True):
+            group.paged = proof.paged
+        self.injector = f"triton: {proofs[0].reason}"
 
     @property
     def bytes_per_row(self) -> int:
@@ -83,7 +112,7 @@ class Slab:
             # A compiled function is made anew for length 1, which would take seconds in somebody's request.
             gather = self.gather if rows[part].shape[0] > 1 else gather_rotated
             for group in self.groups:
-                group.inject(gather, rows[part], positions[part], slots[part])
+                group.inject_fast(gather, rows[part], positions[part], slots[part])
 
     def unrotate(self, rows: torch.Tensor, positions: torch.Tensor) -> None:
         """Make freshly captured keys position-free."""

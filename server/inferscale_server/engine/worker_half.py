@@ -75,6 +75,8 @@ class WorkerHalf:
         self.tap = Tap(self.slab, lambda error: self.failed("capture", error))
         if compiled:
             self._compile(self.slab)
+        if device.type == "cuda":
+            self.slab.prove_kernel()
 
     def begin(self, commands: StepCommands) -> None:
         """Before the forward: arm the tap for the tokens of this step that are wanted."""
