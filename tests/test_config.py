@@ -64,7 +64,7 @@ def test_variables_of_the_client_and_of_others_are_left_alone(name: str) -> None
         ({"INFERSCALE_PORT": "65536"}, "port", "65536"),
         ({"INFERSCALE_PORT": ""}, "port", "''"),
         ({"INFERSCALE_DATA_DIR": ""}, "data_dir", "''"),
-        ({"INFERSCALE_INDEX": "faiss"}, "index", "faiss"),
+        ({"INFERSCALE_INDEX": "annoy"}, "index", "annoy"),
         ({"INFERSCALE_RECIPE": "Primer"}, "recipe", "Primer"),
         ({"INFERSCALE_KV_DEVICE_GIB": "0"}, "kv_device_gib", "0"),
         ({"INFERSCALE_KV_DEVICE_GIB": "inf"}, "kv_device_gib", "inf"),

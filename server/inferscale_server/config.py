@@ -50,7 +50,7 @@ class ServerConfig(BaseModel):
     embedder: str = "minilm"
     embedder_url: str | None = None
     embedder_key: SecretStr | None = None
-    index: Literal["auto", "exact"] = "auto"
+    index: Literal["auto", "exact", "faiss", "cuvs"] = "auto"
     recipe: Literal["primer", "isolated"] = "primer"
     primer_facts: int = Field(default=20, ge=1, le=200)
     tail_tokens: int = Field(default=0, ge=0, le=4096)

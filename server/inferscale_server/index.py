@@ -78,6 +78,14 @@ class _Snapshot:
     rows: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnerRows:
+    """All vectors of one owner (float32 [rows, dimension], length 1) and the fact of each row."""
+
+    facts: tuple[str, ...]
+    vectors: Floats
+
+
 class ExactIndex:
     """Inner products with every vector of the owner: recall 1, and well under a millisecond for 10,000 facts.
 
@@ -92,7 +100,7 @@ class ExactIndex:
 
     def add(self, owner: Owner, ids: Sequence[str], vectors: Floats) -> None:
         """See VectorIndex."""
-        rows = _unit_rows(vectors)
+        rows = unit_rows(vectors)
         known = self._known.get(owner, set())
         firsts = [row for row in range(len(ids)) if row == 0 or ids[row] != ids[row - 1]]
         if len(rows) != len(ids) or len(set(ids)) != len(firsts) or not known.isdisjoint(ids):
@@ -124,7 +132,7 @@ class ExactIndex:
 
     def replace(self, owner: Owner, fact_id: str, vectors: Floats) -> None:
         """See VectorIndex. Copies the owner's vectors once: readers keep the snapshot that they found."""
-        rows = _unit_rows(vectors)
+        rows = unit_rows(vectors)
         old = self._snapshots.get(owner)
         if old is None or fact_id not in self._known[owner] or rows.shape[1:] != old.vectors.shape[1:] or not len(rows):
             raise ValueError(f"no vectors of {rows.shape[1]} dimensions to replace by {len(rows)}")
@@ -136,7 +144,7 @@ class ExactIndex:
         """See VectorIndex."""
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        unit = _unit_rows(np.asarray(query)[None, :])[0]
+        unit = unit_rows(np.asarray(query)[None, :])[0]
         snapshot = self._snapshots.get(owner)
         if snapshot is None:
             return ()
@@ -153,6 +161,24 @@ class ExactIndex:
         """See VectorIndex."""
         return ExactIndex()
 
+    def has(self, owner: Owner, fact_id: str) -> bool:
+        """Can this fact be found? For the writer."""
+        return fact_id in self._known.get(owner, ())
+
+    def rows(self, owner: Owner) -> OwnerRows:
+        """What is there now; the vectors are not copied. From any thread."""
+        snapshot = self._snapshots.get(owner)
+        if snapshot is None:
+            return OwnerRows((), np.empty((0, 0), np.float32))
+        lengths = np.diff(snapshot.starts[: snapshot.facts], append=snapshot.rows)
+        facts = (fact for fact, count in zip(snapshot.ids, lengths.tolist(), strict=False) for _ in range(count))
+        return OwnerRows(tuple(facts), snapshot.vectors[: snapshot.rows])
+
+    def row_count(self, owner: Owner) -> int:
+        """How many vectors the owner has."""
+        snapshot = self._snapshots.get(owner)
+        return 0 if snapshot is None else snapshot.rows
+
     def count(self, owner: Owner) -> int:
         """See VectorIndex."""
         snapshot = self._snapshots.get(owner)
@@ -164,7 +190,8 @@ class ExactIndex:
         return 0 if snapshot is None else snapshot.vectors.nbytes
 
 
-def _unit_rows(vectors: Floats) -> Floats:
+def unit_rows(vectors: Floats) -> Floats:
+    """Float32 [n, dimension] of length 1. Raises ValueError for a row that is zero or not finite."""
     if vectors.ndim != 2:
         raise ValueError(f"vectors must be [n, dimension], not {vectors.shape}")
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)  # float64: squares cannot overflow

@@ -24,7 +24,7 @@ HELP = {
     "embedder": "Embedding model: minilm (embedded), a folder, a hub id, or openai:MODEL[@URL].",
     "embedder_url": "Base URL of the endpoint for openai:MODEL.",
     "embedder_key": "Key for that endpoint; better in the environment, where other users cannot see it.",
-    "index": "How facts are searched.",
+    "index": "How facts are searched: auto, exact, faiss or cuvs.",
     "recipe": "What a fact is encoded behind: facts of the same owner, or the instruction alone.",
     "primer_facts": "Facts that the primer holds.",
     "tail_tokens": "Last tokens of the memory that are computed afresh for each answer.",

@@ -22,7 +22,7 @@ from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.framing import Framer
 from inferscale_server.facts import FactStore
 from inferscale_server.fingerprint import Ingredients, fingerprint
-from inferscale_server.index import ExactIndex
+from inferscale_server.index_choice import make_index
 from inferscale_server.job import marks_of
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
@@ -111,7 +111,7 @@ async def _open_stores(config: ServerConfig, sink: Any) -> tuple[DataFolder, Mem
         max_facts_per_owner=config.max_facts_per_user,
         max_bytes_per_owner=config.max_bytes_per_user,
     )
-    memory = MemoryService(store, ExactIndex(), embedder, sink)
+    memory = MemoryService(store, make_index(config.index), embedder, sink)
     await memory.start()
     return folder, memory, embedder
 

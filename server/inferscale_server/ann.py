@@ -1,0 +1,158 @@
+"""Nearest vectors of one collection behind one protocol, and the exact form that others are compared with.
+
+Ids are int64, vectors are float32 and of length 1, scores are inner products; a search gives fewer than k rather than
+padding. What a collection is of (an owner's facts, a corpus) its caller knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+
+DEAD_SHARE = 0.25
+"""Of all rows; when more are dead, a collection is built anew without them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """`ids` (n,) int64, best first, and their `scores` (n,) float32."""
+
+    ids: Ids
+    scores: Floats
+
+
+class AnnIndex(Protocol):
+    """One collection. Not safe for two threads at once."""
+
+    def add(self, ids: Ids, vectors: Floats) -> None:
+        """Row i of `vectors` (n, dimension) belongs to `ids[i]` (n,). Raises ValueError for an id that is there."""
+
+    def remove(self, ids: Ids) -> None:
+        """Unknown ids are passed over; the others are never found again."""
+
+    def search(self, query: Floats, k: int, allow: Ids | None = None) -> Neighbours:
+        """The nearest to `query` (dimension,), at most `k` >= 1, of those in `allow` if that is given."""
+
+    def save(self, path: Path) -> None:
+        """Write everything that `load` needs. Raises OSError."""
+
+    def __len__(self) -> int:
+        """How many vectors can be found."""
+
+
+class Rows:
+    """Which row of a backend's arrays belongs to which id, and which rows are dead: rows are only ever appended."""
+
+    def __init__(self, ids: Ids | None = None) -> None:
+        self.ids: Ids = np.empty(0, np.int64) if ids is None else ids
+        self.alive = np.ones(len(self.ids), np.bool_)
+        self._of_id = {int(id_): row for row, id_ in enumerate(self.ids)}
+
+    def append(self, ids: Ids) -> None:
+        """Raises ValueError, with nothing changed, when an id stands twice or is there."""
+        new = ids.tolist()
+        if len(set(new)) != len(new) or not self._of_id.keys().isdisjoint(new):
+            raise ValueError("an id is there already, or stands twice")
+        self._of_id |= {id_: len(self.ids) + place for place, id_ in enumerate(new)}
+        self.ids = np.concatenate((self.ids, np.asarray(ids, np.int64)))
+        self.alive = np.concatenate((self.alive, np.ones(len(ids), np.bool_)))
+
+    def kill(self, ids: Ids) -> None:
+        """Unknown ids are passed over."""
+        rows = [self._of_id.pop(id_) for id_ in ids.tolist() if id_ in self._of_id]
+        self.alive[rows] = False
+
+    def admitted(self, allow: Ids | None) -> npt.NDArray[np.bool_]:
+        """(rows,) True where a row may be found."""
+        if allow is None:
+            return self.alive
+        mask = np.zeros(len(self.ids), np.bool_)
+        mask[[self._of_id[id_] for id_ in allow.tolist() if id_ in self._of_id]] = True
+        return mask
+
+    def rotten(self) -> bool:
+        """Are so many rows dead that the arrays should be built anew?"""
+        return len(self.ids) - len(self._of_id) > DEAD_SHARE * len(self.ids)
+
+    def __len__(self) -> int:
+        return len(self._of_id)
+
+
+class ExactAnn:
+    """Every vector is looked at. The twin of all others."""
+
+    def __init__(self, dimension: int) -> None:
+        self._rows, self._vectors = Rows(), np.empty((0, dimension), np.float32)
+
+    def add(self, ids: Ids, vectors: Floats) -> None:
+        """See AnnIndex."""
+        check_vectors(vectors, len(ids), self._vectors.shape[1])
+        self._rows.append(ids)
+        self._vectors = np.concatenate((self._vectors, vectors))
+
+    def remove(self, ids: Ids) -> None:
+        """See AnnIndex."""
+        self._rows.kill(ids)
+        if self._rows.rotten():
+            alive = self._rows.alive
+            self._rows, self._vectors = Rows(self._rows.ids[alive]), self._vectors[alive]
+
+    def search(self, query: Floats, k: int, allow: Ids | None = None) -> Neighbours:
+        """See AnnIndex."""
+        return nearest_rows(self._vectors, self._rows.ids, self._rows.admitted(allow), query, k)
+
+    def save(self, path: Path) -> None:
+        """See AnnIndex."""
+        alive = self._rows.alive
+        with path.open("wb") as file:
+            np.savez(file, ids=self._rows.ids[alive], vectors=self._vectors[alive])
+
+    @classmethod
+    def load(cls, path: Path) -> ExactAnn:
+        """What `save` wrote. Raises OSError, ValueError."""
+        ids, vectors = read_saved(path)
+        index = cls(vectors.shape[1])
+        index.add(ids, vectors)
+        return index
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def nearest_rows(vectors: Floats, ids: Ids, admitted: npt.NDArray[np.bool_], query: Floats, k: int) -> Neighbours:
+    """The best of the admitted rows by inner product, equal scores by row."""
+    check_query(query, k, vectors.shape[1])
+    rows = np.flatnonzero(admitted)
+    scores = vectors[rows] @ query if len(rows) < len(vectors) else vectors @ query
+    order = np.argsort(-scores, kind="stable")[:k]
+    return Neighbours(ids[rows[order]], scores[order].astype(np.float32))
+
+
+def read_saved(path: Path) -> tuple[Ids, Floats]:
+    """ids (n,) and vectors (n, dimension) of a file that ExactAnn.save wrote. Raises OSError, ValueError."""
+    with np.load(path, allow_pickle=False) as saved:
+        ids, vectors = np.asarray(saved["ids"], np.int64), np.asarray(saved["vectors"], np.float32)
+    if vectors.ndim != 2 or ids.shape != (len(vectors),):
+        raise ValueError(f"{path} holds no vectors with their ids")
+    return ids, vectors
+
+
+def check_vectors(vectors: Floats, count: int, dimension: int) -> None:
+    """Raises ValueError unless vectors are (count, dimension) float32 of length 1."""
+    if vectors.shape != (count, dimension) or vectors.dtype != np.float32:
+        raise ValueError(f"{vectors.dtype} {vectors.shape} instead of float32 {(count, dimension)}")
+    if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-3):
+        raise ValueError("a vector's length is not 1")
+
+
+def check_query(query: Floats, k: int, dimension: int) -> None:
+    """Raises ValueError unless the query is (dimension,) and k at least 1."""
+    if query.shape != (dimension,) or k < 1:
+        raise ValueError(f"a query of shape {query.shape} with k = {k}, in {dimension} dimensions")

@@ -1,0 +1,119 @@
+"""Faiss' HNSW graph on a CPU, for collections too large to look at every vector.
+
+Faiss' HNSW cannot delete: rows are tombstoned by a selector, and the graph is built anew when a quarter is dead. Under
+a selective filter a graph loses recall, so few admitted rows are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from inferscale_server.ann import Floats, Ids, Neighbours, Rows, check_query, check_vectors, nearest_rows
+
+LINKS = 32
+"""Neighbours of each vector in the graph (HNSW's M)."""
+EF_BUILD, EF_SEARCH = 200, 128
+"""Candidates kept while building and while searching: recall against time. Figures: docs/index-backends.md."""
+EXACT_SHARE = 0.1
+"""When fewer of the rows are admitted, they are looked at one by one."""
+
+
+class FaissAnn:
+    """An HNSW graph over inner products. Needs the package faiss-cpu; raises ImportError without it."""
+
+    def __init__(self, dimension: int) -> None:
+        self._graph, self._rows, self._dimension = _empty(dimension), Rows(), dimension
+
+    def add(self, ids: Ids, vectors: Floats) -> None:
+        """See AnnIndex."""
+        check_vectors(vectors, len(ids), self._dimension)
+        self._rows.append(ids)
+        self._graph.add(np.ascontiguousarray(vectors))
+
+    def remove(self, ids: Ids) -> None:
+        """See AnnIndex."""
+        self._rows.kill(ids)
+        if self._rows.rotten():
+            self._rebuild()
+
+    def search(self, query: Floats, k: int, allow: Ids | None = None) -> Neighbours:
+        """See AnnIndex."""
+        check_query(query, k, self._dimension)
+        admitted = self._rows.admitted(allow)
+        count = int(admitted.sum())
+        if count == 0:
+            return Neighbours(np.empty(0, np.int64), np.empty(0, np.float32))
+        if count < max(EXACT_SHARE * len(admitted), k):
+            return self._exact(query, k, admitted)
+        return self._search(query, k, admitted, count)
+
+    def save(self, path: Path) -> None:
+        """See AnnIndex. Two files: the graph, and `<path>.ids.npy`."""
+        import faiss
+
+        if not self._rows.alive.all():
+            self._rebuild()
+        faiss.write_index(self._graph, str(path))
+        np.save(_ids_beside(path), self._rows.ids, allow_pickle=False)
+
+    @classmethod
+    def load(cls, path: Path) -> FaissAnn:
+        """What `save` wrote. Raises OSError, ValueError."""
+        import faiss
+
+        ids = np.load(_ids_beside(path), allow_pickle=False)
+        try:
+            graph = faiss.read_index(str(path))
+        except RuntimeError as error:  # faiss has no other
+            raise ValueError(f"{path} is no graph: {str(error).splitlines()[-1]}") from error
+        if graph.ntotal != len(ids):
+            raise ValueError(f"{path} holds {graph.ntotal} vectors for {len(ids)} ids")
+        index = cls(graph.d)
+        index._graph, index._rows = graph, Rows(np.asarray(ids, np.int64))
+        return index
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _search(self, query: Floats, k: int, admitted: npt.NDArray[np.bool_], count: int) -> Neighbours:
+        import faiss
+
+        parameters = faiss.SearchParametersHNSW()  # type: ignore[attr-defined]
+        parameters.efSearch = max(EF_SEARCH, 2 * k)
+        if count < len(admitted):
+            bits = np.packbits(admitted, bitorder="little")
+            selector = faiss.IDSelectorBitmap(len(admitted), faiss.swig_ptr(bits))
+            parameters.sel = selector
+        scores, rows = self._graph.search(query[None, :], min(k, count), params=parameters)
+        there = rows[0] >= 0  # faiss pads with -1
+        if there.sum() < min(k, count):  # the graph has lost some: never fewer than there are
+            return self._exact(query, k, admitted)
+        return Neighbours(self._rows.ids[rows[0][there]], scores[0][there])
+
+    def _exact(self, query: Floats, k: int, admitted: npt.NDArray[np.bool_]) -> Neighbours:
+        rows = np.flatnonzero(admitted)
+        vectors = self._graph.reconstruct_batch(rows)
+        return nearest_rows(vectors, self._rows.ids[rows], np.ones(len(rows), np.bool_), query, k)
+
+    def _rebuild(self) -> None:
+        rows = np.flatnonzero(self._rows.alive)
+        vectors = self._graph.reconstruct_batch(rows) if len(rows) else np.empty((0, self._dimension), np.float32)
+        self._rows, self._graph = Rows(self._rows.ids[rows]), _empty(self._dimension)
+        if len(rows):
+            self._graph.add(vectors)
+
+
+def _empty(dimension: int) -> Any:
+    import faiss
+
+    graph = faiss.IndexHNSWFlat(dimension, LINKS, faiss.METRIC_INNER_PRODUCT)
+    graph.hnsw.efConstruction = EF_BUILD
+    return graph
+
+
+def _ids_beside(path: Path) -> Path:
+    return path.with_name(path.name + ".ids.npy")

@@ -1,0 +1,180 @@
+"""Every index backend against the exact one, over adds, removes and searches in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferscale_server.ann import AnnIndex, ExactAnn, Floats, Ids
+from inferscale_server.ann_cuvs import CuvsAnn, bitset, find_cuvs
+from inferscale_server.ann_faiss import FaissAnn
+from inferscale_server.errors import ConfigError
+
+from .fake_cuvs import FakeCuvs
+
+DIMENSION = 12
+BACKENDS: dict[str, Callable[[], AnnIndex]] = {
+    "exact": lambda: ExactAnn(DIMENSION),
+    "faiss": lambda: FaissAnn(DIMENSION),
+    "cuvs exact": lambda: CuvsAnn(DIMENSION, FakeCuvs().modules()),
+    "cuvs graph": lambda: CuvsAnn(DIMENSION, FakeCuvs().modules(), graph_from=8),
+    "cuvs lossy graph": lambda: CuvsAnn(DIMENSION, FakeCuvs(lossy=True).modules(), graph_from=8),
+}
+
+
+def units(count: int, seed: int = 0, dimension: int = DIMENSION) -> Floats:
+    vectors = np.random.default_rng(seed).normal(size=(count, dimension)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def ids_of(*numbers: int) -> Ids:
+    return np.array(numbers, np.int64)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 30)),
+        st.tuples(st.just("remove"), st.integers(1, 20)),
+        st.tuples(st.just("search"), st.integers(1, 12)),
+        st.tuples(st.just("search among"), st.integers(1, 12)),
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=30, deadline=None)
+@given(steps=STEPS, seed=st.integers(0, 10_000))
+def test_a_backend_finds_what_the_exact_one_finds(backend: str, steps: list[tuple[str, int]], seed: int) -> None:
+    index, twin, random = BACKENDS[backend](), ExactAnn(DIMENSION), np.random.default_rng(seed)
+    vectors: dict[int, Floats] = {}
+    for number, (step, count) in enumerate(steps):
+        if step == "add":
+            new = np.arange(count, dtype=np.int64) * 7 + 1_000_000_000_000 * (number + 1)  # wider than 32 bits
+            rows = units(count, seed + number)
+            vectors |= dict(zip(new.tolist(), rows, strict=True))
+            index.add(new, rows)
+            twin.add(new, rows)
+        elif step == "remove":
+            gone = random.permutation(np.array([*vectors, 5], np.int64))[:count]
+            index.remove(gone)
+            twin.remove(gone)
+            vectors = {id_: row for id_, row in vectors.items() if id_ not in gone}
+        else:
+            allow = random.permutation(np.array([*vectors, 5], np.int64))[: 3 * count] if "among" in step else None
+            query = units(1, seed + 31 * number)[0]
+            found, wanted = index.search(query, count, allow), twin.search(query, count, allow)
+            assert found.ids.dtype == np.int64 and found.scores.dtype == np.float32
+            assert len(found.ids) == len(wanted.ids) == len(set(found.ids.tolist()))
+            assert np.allclose(found.scores, [vectors[id_] @ query for id_ in found.ids.tolist()], atol=1e-5)
+            assert (np.diff(found.scores) <= 1e-6).all()
+            assert set(found.ids.tolist()) <= (set(vectors) if allow is None else set(allow.tolist()))
+            if backend != "faiss":
+                assert np.allclose(found.scores, wanted.scores, atol=1e-5)
+        assert len(index) == len(twin) == len(vectors)
+
+
+def clustered(count: int, seed: int) -> Floats:
+    """Facts of one owner are about few things: 40 clusters."""
+    random = np.random.default_rng(seed)
+    centres = random.normal(size=(40, 64))
+    vectors = (centres[random.integers(0, 40, count)] + 0.35 * random.normal(size=(count, 64))).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_the_graph_finds_98_of_100_neighbours_in_clustered_vectors() -> None:
+    vectors = clustered(4_100, 1)
+    stored, queries = vectors[:4_000], vectors[4_000:]
+    graph, twin = FaissAnn(64), ExactAnn(64)
+    for index in (graph, twin):
+        index.add(np.arange(4_000, dtype=np.int64), stored)
+        index.remove(np.arange(0, 800, 1, dtype=np.int64))
+    hits = sum(len(np.intersect1d(graph.search(q, 20).ids, twin.search(q, 20).ids)) for q in queries)
+    assert hits / (20 * len(queries)) >= 0.98
+
+
+@pytest.mark.parametrize("kind", [ExactAnn, FaissAnn])
+def test_what_is_saved_is_found_again_without_what_was_removed(kind: type, tmp_path: Path) -> None:
+    index = kind(DIMENSION)
+    index.add(np.arange(60, dtype=np.int64) + 2**40, units(60))
+    index.remove(np.arange(5, dtype=np.int64) + 2**40)
+    index.save(tmp_path / "saved")
+    loaded = kind.load(tmp_path / "saved")
+    query = units(1, 9)[0]
+    assert len(loaded) == 55
+    assert loaded.search(query, 7).ids.tolist() == index.search(query, 7).ids.tolist()
+
+
+def test_cuvs_saves_what_it_can_load(tmp_path: Path) -> None:
+    index = CuvsAnn(DIMENSION, FakeCuvs().modules())
+    index.add(np.arange(40, dtype=np.int64), units(40))
+    index.remove(ids_of(3, 4))
+    index.save(tmp_path / "saved")
+    loaded = CuvsAnn.load(tmp_path / "saved", FakeCuvs().modules())
+    assert len(loaded) == 38 and 3 not in loaded.search(units(40)[3], 40).ids
+
+
+def test_a_file_that_is_no_index_is_a_value_error(tmp_path: Path) -> None:
+    (tmp_path / "graph").write_bytes(b"no graph at all")
+    np.save(tmp_path / "graph.ids.npy", ids_of(1))
+    with pytest.raises(ValueError):
+        FaissAnn.load(tmp_path / "graph")
+    np.savez(tmp_path / "exact.npz", ids=ids_of(1, 2), vectors=units(1))
+    with pytest.raises(ValueError, match="ids"):
+        ExactAnn.load(tmp_path / "exact.npz")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wrong_vectors_ids_and_queries_are_refused_and_change_nothing(backend: str) -> None:
+    index = BACKENDS[backend]()
+    index.add(ids_of(1, 2), units(2))
+    for ids, vectors in (
+        (ids_of(3), units(1, dimension=5)),
+        (ids_of(3), 2 * units(1)),
+        (ids_of(3, 3), units(2)),
+        (ids_of(2), units(1)),
+        (ids_of(3), units(1).astype(np.float64)),
+    ):
+        with pytest.raises(ValueError):
+            index.add(ids, vectors)  # type: ignore[arg-type]
+    for query, k in ((units(1)[0], 0), (units(1, dimension=5)[0], 3)):
+        with pytest.raises(ValueError):
+            index.search(query, k)
+    assert len(index) == 2 and index.search(units(2)[1], 5).ids.tolist()[0] == 2
+
+
+def test_cuvs_builds_again_only_when_a_tenth_is_new_and_searches_the_rest_exactly() -> None:
+    fake = FakeCuvs()
+    index = CuvsAnn(DIMENSION, fake.modules(), graph_from=50)
+    index.add(np.arange(100, dtype=np.int64), units(100))
+    index.search(units(1)[0], 3)
+    index.add(np.arange(100, 105, dtype=np.int64), units(5, 3))
+    assert index.search(units(5, 3)[2], 1).ids.tolist() == [102]
+    assert fake.calls.count("cagra.build") == 1
+    index.add(np.arange(105, 120, dtype=np.int64), units(15, 4))
+    index.search(units(1)[0], 3)
+    assert fake.calls.count("cagra.build") == 2 and "cagra.search" in fake.calls
+
+
+def test_cuvs_searches_few_admitted_rows_exactly() -> None:
+    fake = FakeCuvs()
+    index = CuvsAnn(DIMENSION, fake.modules(), graph_from=50)
+    index.add(np.arange(100, dtype=np.int64), units(100))
+    assert index.search(units(1)[0], 9, allow=ids_of(4, 9)).ids.shape == (2,)
+    assert "cagra.search" not in fake.calls and "brute_force.search" in fake.calls
+
+
+def test_a_bitset_has_the_first_row_in_the_lowest_bit() -> None:
+    admitted = np.zeros(40, np.bool_)
+    admitted[[0, 33]] = True
+    assert bitset(admitted).tolist() == [1, 2] and bitset(admitted).dtype == np.uint32
+
+
+def test_without_cuvs_the_refusal_names_the_package() -> None:
+    with pytest.raises(ConfigError, match="cuvs-cu1"):
+        find_cuvs()
