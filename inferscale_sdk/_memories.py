@@ -110,14 +110,25 @@ class Memories:
         metadata: Mapping[str, object] | None = None,
         timestamp: Timestamp | NotGiven | None = NOT_GIVEN,
         expires_at: Timestamp | NotGiven | None = NOT_GIVEN,
+        speaker: str | NotGiven | None = NOT_GIVEN,
+        session_id: str | NotGiven | None = NOT_GIVEN,
     ) -> Fact:
         """Change one fact and return it; what is not given stays.
 
-        `metadata` is merged, and a None in it removes its key; `timestamp=None` removes the time, `expires_at=None`
-        keeps the fact for good. Raises NotFoundError if this owner has none of that id, ConflictError if another fact
-        of this owner says the same.
+        `metadata` is merged, and a None in it removes its key; None for `timestamp`, `speaker` or `session_id` removes
+        it, `expires_at=None` keeps the fact for good. Raises NotFoundError if this owner has none of that id,
+        ConflictError if another fact of this owner says the same.
         """
-        call = _memory_calls.update(id, user, text=text, metadata=metadata, timestamp=timestamp, expires_at=expires_at)
+        call = _memory_calls.update(
+            id,
+            user,
+            text=text,
+            metadata=metadata,
+            timestamp=timestamp,
+            expires_at=expires_at,
+            speaker=speaker,
+            session_id=session_id,
+        )
         return self._transport.call(call)
 
     def history(self, id: str, user: str | None = None) -> FactHistory:
@@ -244,14 +255,25 @@ class AsyncMemories:
         metadata: Mapping[str, object] | None = None,
         timestamp: Timestamp | NotGiven | None = NOT_GIVEN,
         expires_at: Timestamp | NotGiven | None = NOT_GIVEN,
+        speaker: str | NotGiven | None = NOT_GIVEN,
+        session_id: str | NotGiven | None = NOT_GIVEN,
     ) -> Fact:
         """Change one fact and return it; what is not given stays.
 
-        `metadata` is merged, and a None in it removes its key; `timestamp=None` removes the time, `expires_at=None`
-        keeps the fact for good. Raises NotFoundError if this owner has none of that id, ConflictError if another fact
-        of this owner says the same.
+        `metadata` is merged, and a None in it removes its key; None for `timestamp`, `speaker` or `session_id` removes
+        it, `expires_at=None` keeps the fact for good. Raises NotFoundError if this owner has none of that id,
+        ConflictError if another fact of this owner says the same.
         """
-        call = _memory_calls.update(id, user, text=text, metadata=metadata, timestamp=timestamp, expires_at=expires_at)
+        call = _memory_calls.update(
+            id,
+            user,
+            text=text,
+            metadata=metadata,
+            timestamp=timestamp,
+            expires_at=expires_at,
+            speaker=speaker,
+            session_id=session_id,
+        )
         return await self._transport.call(call)
 
     async def history(self, id: str, user: str | None = None) -> FactHistory:

@@ -136,14 +136,18 @@ def update(
     metadata: Mapping[str, object] | None = None,
     timestamp: Timestamp | NotGiven | None = NOT_GIVEN,
     expires_at: Timestamp | NotGiven | None = NOT_GIVEN,
+    speaker: str | NotGiven | None = NOT_GIVEN,
+    session_id: str | NotGiven | None = NOT_GIVEN,
 ) -> Call[Fact]:
     """Change one fact."""
     body: dict[str, object] = {"text": text, "metadata": metadata}
     body = {key: value for key, value in body.items() if value is not None}
     moments = {"timestamp": timestamp, "expires_at": expires_at}
     body |= {key: time_json(at, key) for key, at in moments.items() if not isinstance(at, NotGiven)}
+    names = {"speaker": speaker, "session_id": session_id}
+    body |= {key: name for key, name in names.items() if not isinstance(name, NotGiven)}
     if not body:
-        raise ValueError("update() takes at least one of text, metadata, timestamp and expires_at")
+        raise ValueError("update() takes at least one of text, metadata, timestamp, expires_at, speaker and session_id")
     return Call(_request.patch(ONE_ROUTE, _one_path(id), body, user=_checked(user)), reader(Fact))
 
 

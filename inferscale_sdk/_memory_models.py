@@ -104,12 +104,15 @@ class UserSlice(Slice[UserCount]):
 class FactEvent(Wire):
     """What happened to a fact: `event` is added, updated, deleted or expired, `at` is when (UTC).
 
-    `text` and `metadata` are what the fact said since then; None for all events once the fact is gone.
+    The others are what the fact was since then; None for all events once the fact is gone.
     """
 
     event: str
     at: datetime
     text: str | None = None
+    speaker: str | None = None
+    timestamp: datetime | None = None
+    session_id: str | None = None
     metadata: dict[str, object] | None = None
 
 

@@ -6,7 +6,7 @@ An owner may have 100,000 facts, and a batch is a few. Knows: an order. Refuses 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from inferscale_server.types import Fact, Owner
@@ -44,6 +44,12 @@ class Backlog:
         """These are new, and come last."""
         if owner in self._lines:
             self._lines[owner].extend(facts)
+
+    def remove(self, owner: Owner, fact_ids: Collection[str]) -> None:
+        """These are gone, and nothing else has changed: the order of the others stays."""
+        line = self._lines.pop(owner, None)
+        if line is not None and (left := deque(fact for fact in line if fact.id not in fact_ids)):
+            self._lines[owner] = left
 
     def drop(self, owner: Owner) -> None:
         """Something else changed: make the order anew when it is next asked for."""

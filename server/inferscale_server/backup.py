@@ -94,7 +94,11 @@ def count_facts(store: Path) -> int:
 
 
 def _check_target(store: Path, target: Path, force: bool) -> None:
-    if not target.parent.is_dir():
+    try:
+        there = target.parent.is_dir()
+    except OSError as error:
+        raise InvalidRequest(f"{target.parent} cannot be looked at: {error.strerror}", param="path") from error
+    if not there:
         raise InvalidRequest(f"there is no folder {target.parent}", param="path")
     if target.resolve() in {store.resolve(), *(_side(store, end).resolve() for end in SIDE_FILES)}:
         raise InvalidRequest("a store cannot be backed up into itself", param="path")

@@ -19,6 +19,7 @@ from inferscale_server.edge.metrics import Metrics
 from inferscale_server.edge.services import Footprint, Services
 from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.encode import Encoder
+from inferscale_server.heap import keep_all
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
 from inferscale_server.orphans import KV_FOLDER
@@ -68,6 +69,7 @@ class Brain:
 
     def start_encoding(self) -> None:
         """Sweep what expires and, in KV mode, encode what was stored before this start; in the background, from now."""
+        keep_all()
         self._tasks.append(asyncio.create_task(sweep_forever(self.memory)))
         if self.support.refusals:
             return
@@ -101,6 +103,8 @@ class Brain:
             not_ready=self.not_ready,
             status=self.status,
             default_k=self.config.k,
+            # After a reindexing the configured name is still the old one's.
+            embedder_options=frozenset({self.config.embedder} if self.memory.embedder is self.embedder else ()),
         )
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -109,12 +113,14 @@ class Brain:
 
     async def footprint(self, owner: Owner) -> Footprint:
         """What one owner's memory takes."""
-        tokens = sum(len(chunk.token_ids) for chunk in self.catalog.of(owner))
-        facts = self.memory.facts(owner)
+        chunks, facts = self.catalog.of(owner), self.memory.facts(owner)
+        rows = sum(len(chunk.token_ids) for chunk in chunks)
+        with_kv = {} if self.disk is None else self.disk.fact_tokens(owner)
+        with_kv |= {chunk.key.name: len(chunk.token_ids) for chunk in chunks if chunk.key.kind == "fact"}
         return Footprint(
             facts=len(facts),
-            tokens=tokens,
-            device_bytes=tokens * self.support.bytes_per_row,
+            tokens=sum(with_kv.values()),
+            device_bytes=rows * self.support.bytes_per_row,
             host_bytes=0,
             disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
             facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),

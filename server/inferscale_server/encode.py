@@ -81,18 +81,20 @@ class Encoder:
 
     def forgotten(self, owner: Owner, fact_ids: Sequence[str]) -> None:
         """Drop the facts' KV and whatever was encoded behind them, at once; the latter is queued again."""
-        gone = set(fact_ids)
+        gone, prefix = set(fact_ids), self._prefixes.get(owner)
         self._placing.discard(owner)
-        prefix = self._prefixes.get(owner)
-        if prefix is not None and gone & set(prefix.fact_ids):
+        if lost_prefix := prefix is not None and not gone.isdisjoint(prefix.fact_ids):
             del self._prefixes[owner]
-        self._drop(owner, lambda chunk: chunk.key.name in gone or bool(gone & chunk.behind))
+        dropped = self._drop(owner, lambda chunk: chunk.key.name in gone or bool(gone & chunk.behind))
         if self._disk is not None:
             self._disk.forget_facts(owner, gone)
-        for key in [key for key in self._tries if key.owner == owner and key.name in gone]:
-            del self._tries[key]
-        self._backlog.drop(owner)
-        self._mark(owner)
+        for fact_id in gone:
+            self._tries.pop(ChunkKey("fact", owner, fact_id), None)
+        if lost_prefix or owner in self._at_work or any(chunk.key.name not in gone for chunk in dropped):
+            self._backlog.drop(owner)
+            self._mark(owner)
+        else:  # the others keep their KV and order: a thousand deletes do not look through all facts each time
+            self._backlog.remove(owner, gone)
 
     def owner_forgotten(self, owner: Owner) -> None:
         """Drop all KV of an owner, at once."""
@@ -196,9 +198,7 @@ class Encoder:
         owner = job.key.owner
         prefix = self._choose_prefix(owner) if job.key.kind == "context" else Prefix(header=False)
         behind = self._behind(owner, prefix)
-        primer = None
-        if not self._finds(job, behind):
-            primer = await self._primer(owner, behind, prefix)
+        primer = None if self._finds(job, behind) else await self._primer(owner, behind, prefix)
         if self._loose.pop(job.key, None) is None:
             return  # its owner was forgotten while the prefix was being encoded
         if job.key.kind == "header":
@@ -266,7 +266,7 @@ class Encoder:
     def job_of(self, fact: Fact) -> Job:
         """The job that encodes one fact."""
         line = line_of(fact)
-        return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line), mark_of(line))
+        return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line, fact.owner), mark_of(line))
 
     def _behind(self, owner: Owner, prefix: Prefix) -> Behind:
         """The prefix as text: the default header, then the facts' lines."""
@@ -386,10 +386,10 @@ class Encoder:
             await self._engine.wipe(extents)
             self._catalog.wiped(extents)
 
-    def _drop(self, owner: Owner, doomed: Callable[[Chunk], bool]) -> None:
-        self._catalog.drop_where(owner, doomed)
+    def _drop(self, owner: Owner, doomed: Callable[[Chunk], bool]) -> tuple[Chunk, ...]:
         in_flight = self._in_flight.items()
         self._forgotten |= {stamp for stamp, chunk in in_flight if chunk.key.owner == owner and doomed(chunk)}
+        return self._catalog.drop_where(owner, doomed)
 
     def _count(self, result: EncodeResult) -> None:
         self.results[result] += 1

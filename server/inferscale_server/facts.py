@@ -10,7 +10,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -166,7 +166,7 @@ class FactStore:
         Raises InvalidRequest that names limit or cursor. Reads in pieces, between which others can write.
         """
         check_limit(limit)
-        after, now = seq_of(cursor), self.now()
+        after, now = seq_of(owner, cursor), self.now()
         rows = limit + 1 if where is None else SCAN_ROWS
         found: list[Fact] = []
         while len(found) <= limit:
@@ -176,7 +176,7 @@ class FactStore:
                 break
             after = scanned[-1].seq
         more = len(found) > limit
-        return FactPage(tuple(found[:limit]), cursor_after_seq(found[limit - 1].seq) if more else None)
+        return FactPage(tuple(found[:limit]), cursor_after_seq(owner, found[limit - 1].seq) if more else None)
 
     def history(self, owner: Owner, fact_id: str) -> FactHistory:
         """All events of a fact, oldest first, also of one that is gone; empty when the owner never had it."""
@@ -185,10 +185,11 @@ class FactStore:
         fact = self.get(owner, fact_id)
         if fact is None:
             return noted
-        events = noted or (FactEvent("added", fact.created_at, fact.text, fact.metadata),)
+        said = (fact.text, fact.metadata, fact.speaker, fact.occurred_at, fact.session_id)
+        events = noted or (FactEvent("added", fact.created_at, *said),)
         if fact.expires_at is None or not fact.expired(self.now()):
             return events
-        ended = tuple(replace(event, text=None, metadata=None) for event in events)  # not swept yet, and gone already
+        ended = tuple(FactEvent(event.event, event.at, None, None) for event in events)  # gone, though not swept yet
         return (*ended, FactEvent("expired", fact.expires_at, None, None))
 
     def oldest(self, owner: Owner, n: int) -> tuple[Fact, ...]:
@@ -212,9 +213,9 @@ class FactStore:
         check_limit(limit)
         query = "SELECT user, facts FROM usage WHERE tenant = ? AND user > ? ORDER BY user LIMIT ?"
         with self._database.reading() as connection:
-            rows = connection.execute(query, (tenant, user_of(cursor), limit + 1)).fetchall()
+            rows = connection.execute(query, (tenant, user_of(tenant, cursor), limit + 1)).fetchall()
         users = tuple(UserCount(user, facts) for user, facts in rows[:limit])
-        return UserPage(users, cursor_after_user(users[-1].user) if len(rows) > limit else None)
+        return UserPage(users, cursor_after_user(tenant, users[-1].user) if len(rows) > limit else None)
 
     def vectors(self) -> Iterator[OwnerVectors]:
         """All embeddings, one owner at a time, to rebuild an index. Raises StoreCorrupt for uneven lengths."""

@@ -16,7 +16,8 @@ from inferscale_server.types import Fact, FactEvent, FactHistory, Owner
 MAX_UPDATES_KEPT = 100
 """Of each fact; older ones go. Otherwise updates would be a way around the quota."""
 
-_INSERT = "INSERT INTO history (owner_digest, fact_id, event, at, text, metadata)"
+_INSERT = "INSERT INTO history (owner_digest, fact_id, event, at)"
+_SAID = ("text", "metadata", "speaker", "occurred_at", "session_id")
 _OF_FACT = "owner_digest = ? AND fact_id = ?"
 
 
@@ -50,24 +51,27 @@ def note_end(
     """Forget what these facts of the owner ever said. To be called while their rows are still there."""
     digest, ids = owner.digest(), json.dumps(list(fact_ids))
     connection.execute(
-        f"{_INSERT} SELECT ?, id, 'added', created_at, NULL, NULL FROM facts "
+        f"{_INSERT} SELECT ?, id, 'added', created_at FROM facts "
         "WHERE id IN (SELECT value FROM json_each(?)) AND NOT EXISTS "
         "(SELECT 1 FROM history WHERE owner_digest = ? AND fact_id = facts.id) ORDER BY seq",
         (digest, ids, digest),
     )
     connection.execute(
-        "UPDATE history SET text = NULL, metadata = NULL "
+        f"UPDATE history SET {', '.join(f'{column} = NULL' for column in _SAID)} "
         "WHERE owner_digest = ? AND fact_id IN (SELECT value FROM json_each(?))",
         (digest, ids),
     )
-    connection.execute(f"{_INSERT} SELECT ?, value, ?, ?, NULL, NULL FROM json_each(?)", (digest, event, at, ids))
+    connection.execute(f"{_INSERT} SELECT ?, value, ?, ? FROM json_each(?)", (digest, event, at, ids))
 
 
 def read_history(connection: sqlite3.Connection, owner: Owner, fact_id: str) -> FactHistory:
     """All events that were noted, oldest first; empty for a fact that was never changed and for others' facts."""
-    query = f"SELECT event, at, text, metadata FROM history WHERE {_OF_FACT} ORDER BY number"
+    query = f"SELECT event, at, {', '.join(_SAID)} FROM history WHERE {_OF_FACT} ORDER BY number"
     rows = connection.execute(query, (owner.digest(), fact_id)).fetchall()
-    return tuple(FactEvent(event, at, text, metadata and json.loads(metadata)) for event, at, text, metadata in rows)
+    return tuple(
+        FactEvent(event, at, text, metadata and json.loads(metadata), *more)
+        for event, at, text, metadata, *more in rows
+    )
 
 
 def drop_tombstones(connection: sqlite3.Connection, before: float) -> int:
@@ -82,5 +86,7 @@ def drop_tombstones(connection: sqlite3.Connection, before: float) -> int:
 
 
 def _note(connection: sqlite3.Connection, fact: Fact, event: str, at: float) -> None:
-    values = (fact.owner.digest(), fact.id, event, at, fact.text, json.dumps(dict(fact.metadata)))
-    connection.execute(f"{_INSERT} VALUES (?, ?, ?, ?, ?, ?)", values)
+    said = (fact.text, json.dumps(dict(fact.metadata)), fact.speaker, fact.occurred_at, fact.session_id)
+    values = (fact.owner.digest(), fact.id, event, at, *said)
+    columns = f"owner_digest, fact_id, event, at, {', '.join(_SAID)}"
+    connection.execute(f"INSERT INTO history ({columns}) VALUES ({', '.join('?' * len(values))})", values)

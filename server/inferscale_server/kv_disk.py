@@ -40,6 +40,8 @@ SLICE_BYTES = 8 << 20
 MiB, half of them for the checksum. A larger chunk goes alone."""
 FREE_RESERVE_BYTES = 64 << 20
 """Left free on the file system: facts, which are the truth, may lie on it too."""
+CALM_S = 0.25
+"""The longest that a write waits until no chat waits for its first token."""
 SETTLE_S = 1.0
 """The longest that a delete waits for a write in hand; its files are dropped afterwards in any case."""
 
@@ -54,6 +56,9 @@ class DiskEngine(Protocol):
 
     async def load(self, orders: Sequence[FileOrder]) -> list[FileReport]:
         """Fill each chunk's rows from its files, on every rank."""
+
+    async def calm(self, limit_s: float) -> bool:
+        """Return once no chat waits for the engine, or after so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +103,21 @@ class KvDisk:
         """`world` is how many ranks write, `bytes_per_row` what one token takes on all of them."""
         self._folder, self._world, self._bytes_per_row = folder, world, bytes_per_row
         self._catalog, self._engine, self._on_event = catalog, engine, on_event
-        self.shelf = KvShelf(budget_bytes)
+        self.shelf = KvShelf(budget_bytes, catalog.fingerprint)
         self.events: Counter[tuple[str, str]] = Counter()
         self.command_ms: dict[str, CommandTime] = {"save": CommandTime(), "load": CommandTime()}
         self._waiting: OrderedDict[ShelfKey, Filed] = OrderedDict()
         self._writes: list[_Write] = []
         self._writing = asyncio.Lock()
-        self._doomed: list[str] = []  # stems
+        self._doomed: list[Path] = []
         self._unlinking = asyncio.Lock()
         self._complained = False
 
-    # At start
-
     def open(self, known: Mapping[str, Marks]) -> None:
-        """Read what is there, and remove what does not check out, is of another model, or is of a text that is not
-        known any more. `known`: by `Owner.digest()`. Blocks; raises nothing: an unreadable folder holds nothing."""
+        """Read what is there, and remove what does not check out or is of a text that is not known any more.
+
+        What another model wrote stays, as far as the budget goes. `known`: by `Owner.digest()`. Blocks; raises nothing:
+        an unreadable folder holds nothing."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = list(scan(self._folder))
@@ -123,7 +128,10 @@ class KvDisk:
             if surveyed.stored is None:
                 self._count("drop", surveyed.fault or "unreadable")
                 remove([file.path for file in surveyed.files])
-            elif old := self.shelf.put(surveyed.stored):
+                continue
+            if surveyed.stored.identity.fingerprint != self._catalog.fingerprint:
+                self._count("keep", "fingerprint")
+            if old := self.shelf.put(surveyed.stored):
                 self._discard(old, "replaced")
         self._evict()
         self.unlink()
@@ -164,8 +172,6 @@ class KvDisk:
         stored = self.shelf.get(key_of(filed.identity))
         return stored.stem if stored is not None else secrets.token_hex(32)
 
-    # Writing
-
     def put(self, chunk: Chunk, identity: KvIdentity) -> None:
         """This chunk is encoded: write it when there is time."""
         if self.shelf.budget_bytes > 0 and not self.finds(identity):
@@ -178,6 +184,8 @@ class KvDisk:
 
     async def save_some(self) -> bool:
         """Write the next few; True when there was something to write. Only the encoder's task calls this."""
+        if self._waiting:
+            await self._engine.calm(CALM_S)
         part = self._take_waiting()
         if not part:
             return False
@@ -245,10 +253,10 @@ class KvDisk:
                     os.rename(temporary(path), path)
             except OSError as error:
                 self._complain("cannot be written", error)
-                self._doomed.append(write.order.stem)
+                self._doomed += self._paths(write.order.stem)
                 result = "unwritable"
         if result == "ok":
-            old = self.shelf.put(StoredChunk(write.order.stem, write.filed.identity, size_bytes))
+            old = self.shelf.put(StoredChunk(write.order.stem, write.filed.identity, size_bytes, self._world))
             if old is not None:
                 self._discard(old, "replaced")
         self._count("save", result)
@@ -276,17 +284,17 @@ class KvDisk:
     def forget_facts(self, owner: Owner, fact_ids: Iterable[str]) -> None:
         """Nothing of these facts, or encoded behind them, is loaded from now on; `settled` removes the bytes."""
         gone = set(fact_ids)
-        self._forget(owner, lambda identity: identity.name in gone or any(s.fact_id in gone for s in identity.behind))
+        touched = self.shelf.touching(owner.digest(), gone)
+        self._forget(owner, touched, lambda of: of.name in gone or any(seen.fact_id in gone for seen in of.behind))
 
     def forget_owner(self, owner: Owner) -> None:
         """Nothing of this owner is loaded from now on; `settled` removes the bytes."""
-        self._forget(owner, lambda identity: True)
+        self._forget(owner, self.shelf.of(owner.digest()), lambda of: True)
 
-    def _forget(self, owner: Owner, doomed: Callable[[KvIdentity], bool]) -> None:
+    def _forget(self, owner: Owner, stored: Iterable[StoredChunk], doomed: Callable[[KvIdentity], bool]) -> None:
         digest = owner.digest()
-        for stored in self.shelf.of(digest):
-            if doomed(stored.identity):
-                self._discard(stored, "forgotten")
+        for each in stored:
+            self._discard(each, "forgotten")
         for key in [k for k, filed in self._waiting.items() if k.owner == digest and doomed(filed.identity)]:
             del self._waiting[key]
         for write in self._writes:
@@ -305,20 +313,23 @@ class KvDisk:
     def unlink(self) -> None:
         """Remove the files of what left the shelf. Blocks."""
         while self._doomed:
-            stems, self._doomed = self._doomed, []
-            remove([path for stem in stems for path in self._paths(stem)])
-
-    # Bookkeeping
+            paths, self._doomed = self._doomed, []
+            remove(paths)
 
     async def note_used(self, keys: Iterable[ChunkKey]) -> None:
         """These were used in the slab: they are the last to go, also after a restart."""
-        used = [self.shelf.use(ShelfKey(key.owner.digest(), key.kind, key.name)) for key in keys]
+        ours = self._catalog.fingerprint
+        used = [self.shelf.use(ShelfKey(ours, key.owner.digest(), key.kind, key.name)) for key in keys]
         paths = [path for stored in used if stored is not None for path in self._paths(stored.stem)]
         await asyncio.to_thread(_touch, paths)
 
     def bytes_of(self, owner: Owner) -> int:
         """Bytes of one owner's files."""
         return self.shelf.bytes_of(owner.digest())
+
+    def fact_tokens(self, owner: Owner) -> dict[str, int]:
+        """Tokens of each of the owner's facts that could be loaded, by fact id."""
+        return self.shelf.fact_tokens(owner.digest())
 
     def status(self) -> dict[str, object]:
         """Bytes, chunks and counts for the operator."""
@@ -340,7 +351,7 @@ class KvDisk:
         if self.shelf.get(stored.key) is stored:
             self.shelf.drop(stored.key)
         self._count("drop", reason)
-        self._doomed.append(stored.stem)
+        self._doomed += (kv_path(self._folder, stored.stem, rank) for rank in range(stored.ranks))
 
     def _order(self, filed: Filed, stem: str) -> FileOrder:
         return FileOrder(self._folder, stem, filed.identity, filed.chunk.extents, filed.chunk.stamp)

@@ -6,6 +6,7 @@ Refuses to know: files, workers. One writer: the event loop.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Set
 from dataclasses import dataclass
 
 from inferscale_server.kv_codec import KvIdentity
@@ -16,8 +17,9 @@ HEADER_SHARE = 8
 
 @dataclass(frozen=True, slots=True)
 class ShelfKey:
-    """What a stored chunk is found by; `owner` is `Owner.digest()`."""
+    """What a stored chunk is found by; `owner` is `Owner.digest()`. Another model's KV has another fingerprint."""
 
+    fingerprint: str
     owner: str
     kind: str
     name: str
@@ -25,11 +27,12 @@ class ShelfKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """Chunk KV on the disk: one file a rank, named by `stem`; `size_bytes` is that of all of them."""
+    """Chunk KV on the disk: one file each of `ranks`, named by `stem`; `size_bytes` is that of all of them."""
 
     stem: str
     identity: KvIdentity
     size_bytes: int
+    ranks: int = 1
 
     @property
     def key(self) -> ShelfKey:
@@ -39,18 +42,24 @@ class StoredChunk:
 
 def key_of(identity: KvIdentity) -> ShelfKey:
     """What chunk KV of this identity is found by."""
-    return ShelfKey(identity.owner, identity.kind, identity.name)
+    return ShelfKey(identity.fingerprint, identity.owner, identity.kind, identity.name)
+
+
+Seen = tuple[str, ...]
+"""The ids of the facts that a chunk was encoded behind, in their order."""
 
 
 class KvShelf:
-    """All stored chunks, at most `budget_bytes` of them."""
+    """All stored chunks, at most `budget_bytes` of them. Those of other fingerprints than `fingerprint` go first."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, fingerprint: str) -> None:
         self.budget_bytes = budget_bytes
         self.bytes = 0
-        self._header_bytes = 0
+        self._fingerprint = fingerprint
+        self._header_bytes = self._other_bytes = 0
         self._stored: OrderedDict[ShelfKey, StoredChunk] = OrderedDict()  # least recently used first
-        self._of_owner: dict[str, dict[ShelfKey, StoredChunk]] = {}
+        self._of_owner: dict[str, dict[Seen, dict[ShelfKey, StoredChunk]]] = {}
+        self._fingerprints: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -59,7 +68,8 @@ class KvShelf:
         """Now the most recently used; returns what it replaces."""
         old = self.drop(stored.key)
         self._stored[stored.key] = stored
-        self._of_owner.setdefault(stored.key.owner, {})[stored.key] = stored
+        groups = self._of_owner.setdefault(stored.key.owner, {})
+        groups.setdefault(_seen_by(stored), {})[stored.key] = stored
         self._weigh(stored, 1)
         return old
 
@@ -79,9 +89,11 @@ class KvShelf:
         stored = self._stored.pop(key, None)
         if stored is not None:
             self._weigh(stored, -1)
-            of_owner = self._of_owner[key.owner]
-            del of_owner[key]
-            if not of_owner:
+            groups, seen = self._of_owner[key.owner], _seen_by(stored)
+            del groups[seen][key]
+            if not groups[seen]:
+                del groups[seen]
+            if not groups:
                 del self._of_owner[key.owner]
         return stored
 
@@ -91,37 +103,66 @@ class KvShelf:
 
     def of(self, owner: str) -> tuple[StoredChunk, ...]:
         """What is stored of one owner."""
-        return tuple(self._of_owner.get(owner, {}).values())
+        return tuple(stored for group in self._of_owner.get(owner, {}).values() for stored in group.values())
+
+    def touching(self, owner: str, fact_ids: Set[str]) -> tuple[StoredChunk, ...]:
+        """What is of one of these facts of the owner, or was encoded behind one; of whichever fingerprint."""
+        groups = self._of_owner.get(owner, {})
+        behind = [
+            stored for seen, group in groups.items() if not fact_ids.isdisjoint(seen) for stored in group.values()
+        ]
+        keys = (ShelfKey(print_, owner, "fact", fact_id) for print_ in self._fingerprints for fact_id in fact_ids)
+        own = (self._stored[key] for key in keys if key in self._stored)
+        return (*behind, *(stored for stored in own if fact_ids.isdisjoint(_seen_by(stored))))
 
     def bytes_of(self, owner: str) -> int:
         """Bytes of one owner's files."""
         return sum(stored.size_bytes for stored in self.of(owner))
 
+    def fact_tokens(self, owner: str) -> dict[str, int]:
+        """Tokens of each of the owner's facts that are stored under our fingerprint, by fact id."""
+        ours = (stored.identity for stored in self.of(owner) if self._is_ours(stored))
+        return {identity.name: identity.tokens for identity in ours if identity.kind == "fact"}
+
     def primer_of(self, owner: str) -> tuple[str, ...]:
-        """The facts that most of an owner's chunks were encoded behind, in their order; empty when there are none."""
-        primers = Counter(
-            tuple(seen.fact_id for seen in stored.identity.behind)
-            for stored in self.of(owner)
-            if stored.identity.kind in ("fact", "primer")
-        )
-        return primers.most_common(1)[0][0] if primers else ()
+        """The facts that most of an owner's chunks, of our fingerprint, were encoded behind, in their order."""
+        primers = {seen: self._placed_behind(group) for seen, group in self._of_owner.get(owner, {}).items()}
+        most = max(primers, key=primers.__getitem__, default=())
+        return most if primers.get(most) else ()
 
     def surplus(self, spare_bytes: int = 0) -> tuple[StoredChunk, ...]:
-        """What must go for the budget, and `spare_bytes` less: headers over their share, then what was used longest
-        ago."""
+        """What must go for the budget, and `spare_bytes` less: headers over their share, then those of other
+        fingerprints, then others; of each, what was used longest ago."""
         header_room, room = self.budget_bytes // HEADER_SHARE, self.budget_bytes - spare_bytes
         if self.bytes <= room and self._header_bytes <= header_room:
             return ()
-        headers = [stored for stored in self._stored.values() if stored.identity.kind == "header"]
-        going = _oldest(headers, header_room)
+        ours = [stored for stored in self._stored.values() if self._is_ours(stored)]
+        going = _oldest([stored for stored in ours if stored.identity.kind == "header"], header_room)
         gone = {stored.stem for stored in going}
-        rest = [stored for stored in self._stored.values() if stored.stem not in gone]
-        return (*going, *_oldest(rest, room))
+        others = [stored for stored in self._stored.values() if not self._is_ours(stored)] if self._other_bytes else []
+        rest = [stored for stored in ours if stored.stem not in gone]
+        return (*going, *_oldest([*others, *rest], room))
+
+    def _placed_behind(self, group: dict[ShelfKey, StoredChunk]) -> int:
+        """How many of these are our facts' or primers'."""
+        return sum(self._is_ours(stored) and stored.identity.kind in ("fact", "primer") for stored in group.values())
+
+    def _is_ours(self, stored: StoredChunk) -> bool:
+        return stored.identity.fingerprint == self._fingerprint
 
     def _weigh(self, stored: StoredChunk, sign: int) -> None:
         self.bytes += sign * stored.size_bytes
-        if stored.identity.kind == "header":
+        self._fingerprints[stored.identity.fingerprint] += sign
+        if not self._fingerprints[stored.identity.fingerprint]:
+            del self._fingerprints[stored.identity.fingerprint]
+        if not self._is_ours(stored):
+            self._other_bytes += sign * stored.size_bytes
+        elif stored.identity.kind == "header":
             self._header_bytes += sign * stored.size_bytes
+
+
+def _seen_by(stored: StoredChunk) -> Seen:
+    return tuple(seen.fact_id for seen in stored.identity.behind)
 
 
 def _oldest(oldest_first: list[StoredChunk], room_bytes: int) -> list[StoredChunk]:

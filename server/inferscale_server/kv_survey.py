@@ -1,11 +1,11 @@
-"""What the files found at start are: a chunk that may be loaded, or a reason to remove them. Reads nothing itself."""
+"""What the files found at start are: a chunk that may stay, or a reason to remove them. Reads nothing itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from inferscale_server.kv_codec import KvIdentity
+from inferscale_server.kv_codec import KvHeader, KvIdentity
 from inferscale_server.kv_files import FoundFile
 from inferscale_server.kv_shelf import StoredChunk
 
@@ -24,9 +24,10 @@ class Surveyed:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What this start can load: KV of this fingerprint, written by so many ranks, of texts that are known.
+    """What may stay: KV of texts that are known, whole; of this fingerprint it was written by so many ranks.
 
-    `known`: each owner's marks, by `Owner.digest()`.
+    KV of another fingerprint is kept for a start that it is of, and never loaded by this one. `known`: each owner's
+    marks, by `Owner.digest()`.
     """
 
     fingerprint: str
@@ -45,20 +46,16 @@ class Survey:
             if file.header is None:
                 return Surveyed(tuple(files), None, file.fault)
         headers = [file.header for file in files if file.header is not None]
-        identity = headers[0].identity
+        identity, ranks = headers[0].identity, headers[0].layout.world
         fault = None
-        if any(header.identity.fingerprint != self.fingerprint for header in headers):
-            fault = "fingerprint"
-        elif sorted(header.layout.rank for header in headers) != list(range(self.world)) or any(
-            header.layout.world != self.world for header in headers
-        ):
-            fault = "ranks"
-        elif any(header.identity != identity for header in headers):
+        if any(header.identity != identity for header in headers):
             fault = "identity"
+        elif not _complete(headers) or (identity.fingerprint == self.fingerprint and ranks != self.world):
+            fault = "ranks"
         elif self._orphaned(identity):
             fault = "orphan"
         size_bytes = sum(file.size for file in files)
-        stored = None if fault is not None else StoredChunk(files[0].stem, identity, size_bytes)
+        stored = None if fault is not None else StoredChunk(files[0].stem, identity, size_bytes, ranks)
         return Surveyed(tuple(files), stored, fault)
 
     def _orphaned(self, identity: KvIdentity) -> bool:
@@ -69,3 +66,10 @@ class Survey:
         if marks is None or (identity.kind == "fact" and marks.get(identity.name) != identity.mark):
             return True
         return any(marks.get(seen.fact_id) != seen.mark for seen in identity.behind)
+
+
+def _complete(headers: Sequence[KvHeader]) -> bool:
+    """Is there one file of each rank, all written by as many?"""
+    world = headers[0].layout.world
+    ranks = sorted(header.layout.rank for header in headers)
+    return ranks == list(range(world)) and all(header.layout.world == world for header in headers)

@@ -28,6 +28,7 @@ from inferscale_server.facts import FactStore
 from inferscale_server.filters import Filter
 from inferscale_server.forget import Doomed, forget_expired, forget_facts, forget_owner
 from inferscale_server.gate import Gate
+from inferscale_server.heap import Intake
 from inferscale_server.index import Accept, VectorIndex
 from inferscale_server.known import KnownFacts
 from inferscale_server.limits import DEFAULT_PAGE, MAX_FACTS_PER_OWNER
@@ -93,6 +94,7 @@ class MemoryService:
         self._turns = Turns()
         self._deletions = Deletions(self._forget_all)
         self._writes: set[asyncio.Task[Any]] = set()
+        self._intake = Intake()
         self._closing = self._closed = False
 
     async def start(self) -> None:
@@ -296,6 +298,7 @@ class MemoryService:
         await self._expire_overdue(owner)
         stores = (self._store, self._index, self._known)
         remembered = await self._run(self._writer, remember, *stores, owner, drafts, vectors, idempotency)
+        self._intake.took(len(remembered.facts))
         self._announce(owner, remembered.facts)
         return remembered.outcomes
 

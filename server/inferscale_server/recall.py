@@ -86,12 +86,12 @@ class Recall:
         """Best first; a caller's context counts as better than any hit and keeps its order in the prompt."""
         lines = []
         for text in reversed(found.context):
-            ids = self.tokenize(fact_line(text))
+            ids = self.tokenize(fact_line(text), found.owner)
             key = ChunkKey("context", found.owner, digest_of(ids))
             lines.append(MemoryLine(None, text, None, ids, self._chunk(key, ids)))
         for hit in found.hits:
             fact = hit.fact
-            ids = self.tokenize(fact_line(fact.text, fact.speaker, fact.occurred_at))
+            ids = self.tokenize(fact_line(fact.text, fact.speaker, fact.occurred_at), found.owner)
             chunk = self._chunk(ChunkKey("fact", found.owner, fact.id), ids)
             lines.append(MemoryLine(fact.id, fact.text, hit.score, ids, chunk))
         return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from inferscale_server.limits import (
     MAX_SPEAKER_CHARS,
 )
 from inferscale_server.moments import parse_timestamp as parse_timestamp
-from inferscale_server.types import UNSET, AddOutcome, Fact, FactChange, FactDraft, IdempotencyKey, Owner
+from inferscale_server.types import UNSET, AddOutcome, Fact, FactChange, FactDraft, IdempotencyKey, Owner, Unset
 
 if TYPE_CHECKING:  # commands check ids with this file, and shall not load numpy for it
     import numpy as np
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # commands check ids with this file, and shall not load numpy
     from inferscale_server.known import KnownFacts
 
 FACT_KEYS = frozenset({"text", "speaker", "timestamp", "session_id", "metadata", "expires_at"})
-CHANGE_KEYS = frozenset({"text", "metadata", "timestamp", "expires_at"})
+CHANGE_KEYS = frozenset({"text", "speaker", "session_id", "metadata", "timestamp", "expires_at"})
 REMEMBERED_ROLES = frozenset({"user", "assistant"})
 SKIPPED_ROLES = frozenset({"system", "developer", "tool", "function"})
 
@@ -50,6 +50,10 @@ _UNSEEN = (
     ("\U000e0100", "\U000e01ef"),
 )
 """Ranges of characters of other categories that show nothing: joiners, fillers, variation selectors."""
+
+
+JOINERS, SELECTORS, KEYCAP = "\u200c\u200d", "\ufe0e\ufe0f", "\u20e3"
+"""What joins two letters or emoji into one; what says how a sign is drawn; what makes a key of a digit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def parse_defaults(
 
 
 def parse_change(fields: Mapping[str, object]) -> FactChange:
-    """What an update asks for: text, metadata, timestamp, expires_at, at least one of them.
+    """What an update asks for: at least one of CHANGE_KEYS; null removes all but a text and metadata.
 
     Raises InvalidRequest or TooLarge that name the field.
     """
@@ -128,7 +132,15 @@ def parse_change(fields: Mapping[str, object]) -> FactChange:
         metadata=parse_metadata(_required_mapping(fields["metadata"]), "metadata") if "metadata" in fields else None,
         expires_at=parse_expiry(fields["expires_at"], "expires_at") if "expires_at" in fields else UNSET,
         occurred_at=parse_timestamp(fields["timestamp"], "timestamp") if "timestamp" in fields else UNSET,
+        speaker=_parse_named(fields, "speaker", _parse_speaker),
+        session_id=_parse_named(fields, "session_id", parse_id),
     )
+
+
+def _parse_named(fields: Mapping[str, object], name: str, parse: Callable[[object, str], str]) -> str | Unset | None:
+    if name not in fields:
+        return UNSET
+    return None if fields[name] is None else parse(fields[name], name)
 
 
 def drafts_from_facts(facts: object, defaults: DraftDefaults) -> tuple[FactDraft, ...]:
@@ -156,7 +168,7 @@ def parse_user_id(value: object, param: str = "user_id") -> str:
 
 
 def parse_id(value: object, param: str) -> str:
-    """A non-empty NFC string of at most MAX_ID_CHARS, without outer blanks and unseen characters.
+    """A non-empty NFC string of at most MAX_ID_CHARS, without outer blanks and unseen characters but emoji's joiners.
 
     Raises InvalidRequest (code `invalid_id`).
     """
@@ -166,7 +178,7 @@ def parse_id(value: object, param: str) -> str:
         raise _bad_id(f"{param} has {len(value)} characters, at most {MAX_ID_CHARS} are allowed", param)
     if value != value.strip():
         raise _bad_id(f"{param} must not begin or end with a blank", param)
-    if any(_unseen(char) for char in value):
+    if any(_unseen(char) and not _joins(value, at) for at, char in enumerate(value)):
         raise _bad_id(f"{param} must not contain control, zero-width or other invisible characters", param)
     if not unicodedata.is_normalized("NFC", value):
         raise _bad_id(f"{param} must be in Unicode's composed form (NFC)", param)
@@ -188,6 +200,16 @@ def _bad_id(message: str, param: str) -> InvalidRequest:
 def _unseen(char: str) -> bool:
     """Is `char` invisible? With such characters somebody would make a second user of the same look by accident."""
     return unicodedata.category(char) in _UNSEEN_CATEGORIES or any(low <= char <= high for low, high in _UNSEEN)
+
+
+def _joins(value: str, at: int) -> bool:
+    """Does the unseen character there make one sign of what stands around it? Emoji and some scripts need that."""
+    before, behind = value[at - 1 : at], value[at + 1 : at + 2]
+    if value[at] in JOINERS:
+        return all(
+            char > "\x7f" and (char in SELECTORS or not _unseen(char)) for char in (before or " ", behind or " ")
+        )
+    return value[at] in SELECTORS and (behind == KEYCAP or (before > "\x7f" and not _unseen(before)))
 
 
 def _draft_from_fact(fact: object, defaults: DraftDefaults, param: str) -> FactDraft:

@@ -6,6 +6,7 @@ Knows: what a change leaves alone, and in which order it becomes visible. Refuse
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from inferscale_server.index import VectorIndex
 from inferscale_server.known import KnownFacts
 from inferscale_server.remember import parse_metadata
 from inferscale_server.types import Fact, FactChange, Owner, Unset
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def revise(
     new = replace(revised(old, change), updated_at=now)
     # Known and stored differ when an earlier change was reported as failed after it had been committed.
     shown = known.get(owner, fact_id) or old
-    stale = any((new.text, new.occurred_at) != (before.text, before.occurred_at) for before in (old, shown))
+    stale = any(_reads(new) != _reads(before) for before in (old, shown))
     if not store.update(old, new, vectors, stale=stale):
         raise NotFound(f"no fact {fact_id!r}", param="id")
     if stale:
@@ -66,6 +69,17 @@ def revised(fact: Fact, change: FactChange) -> Fact:
         fact,
         text=fact.text if change.text is None else change.text,
         metadata=parse_metadata(kept, "metadata"),
-        expires_at=fact.expires_at if isinstance(change.expires_at, Unset) else change.expires_at,
-        occurred_at=fact.occurred_at if isinstance(change.occurred_at, Unset) else change.occurred_at,
+        expires_at=_named(change.expires_at, fact.expires_at),
+        occurred_at=_named(change.occurred_at, fact.occurred_at),
+        speaker=_named(change.speaker, fact.speaker),
+        session_id=_named(change.session_id, fact.session_id),
     )
+
+
+def _reads(fact: Fact) -> tuple[object, ...]:
+    """What stands in a prompt of it."""
+    return fact.text, fact.speaker, fact.occurred_at
+
+
+def _named(value: T | Unset | None, before: T | None) -> T | None:
+    return before if isinstance(value, Unset) else value

@@ -14,10 +14,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from inferscale_server.database import BUSY_TIMEOUT_MS, inspect
-from inferscale_server.errors import InferScaleError, StorageFull, StoreCorrupt, Unavailable
+from inferscale_server.errors import InferScaleError, InvalidRequest, StorageFull, StoreCorrupt, Unavailable
 
 PAGES_A_STEP = 1_024
 """Pages copied between two reports of progress: 4 MiB with SQLite's page size."""
+
+NO_PLACE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
+)
+"""What the system says when a path is wrong, and no later try will do better."""
 
 Tell = Callable[[int, int], None]
 """Who is told how far it is: done, of how many."""
@@ -46,18 +51,21 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
 def copy_store(source: Path, target: Path, tell: Tell = quiet) -> None:
     """Put `source`, as it is now, at `target` in one step: one checked and fsynced file (mode 0600), or nothing.
 
-    Replaces `target`. Raises StoreCorrupt, StorageFull, Unavailable.
+    Replaces `target`. Raises InvalidRequest for a place where no file can be made, StoreCorrupt, StorageFull,
+    Unavailable.
     """
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    part = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}.part")
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with snapshot(source) as seen:
             _copy_pages(seen, part, tell)
-        inspect(part)
+        _check_copy(part, source)
         fsync(part)
         part.replace(target)
         fsync(target.parent)
     except OSError as error:
+        if error.errno in NO_PLACE:
+            raise InvalidRequest(f"{target} cannot be written: {error.strerror}", param="path") from error
         raise _store_error(target, error) from error
     finally:
         for leftover in (part, part.with_name(part.name + "-journal")):
@@ -81,6 +89,14 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _check_copy(part: Path, source: Path) -> None:
+    """What is wrong with the copy was wrong with the store, and that is the file that somebody can mend."""
+    try:
+        inspect(part)
+    except StoreCorrupt as error:
+        raise StoreCorrupt(str(error).replace(str(part), str(source))) from error
 
 
 def _copy_pages(seen: sqlite3.Connection, part: Path, tell: Tell) -> None:

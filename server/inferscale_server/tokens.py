@@ -11,11 +11,15 @@ from array import array
 from collections import OrderedDict
 from typing import Any
 
+from inferscale_server.types import Owner
+
 CACHE_LINES = 200_000
 
 
 class LineTokenizer:
-    """Text of one memory line -> token ids, cached. Deterministic.
+    """Text of one memory line -> token ids, cached for each owner. Deterministic.
+
+    A cache that owners shared would answer faster to whoever guesses what another one's memory says.
 
     Args:
         tokenizer: a transformers tokenizer.
@@ -27,18 +31,20 @@ class LineTokenizer:
         self._control_strings = sorted(
             {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True
         )
-        self._cache: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._cache: OrderedDict[tuple[Owner, str], tuple[int, ...]] = OrderedDict()
 
-    def __call__(self, line: str) -> tuple[int, ...]:
-        """Ids of the line; never a control token's."""
-        ids = self._cache.get(line)
+    def __call__(self, line: str, owner: Owner | None = None) -> tuple[int, ...]:
+        """Ids of the line; never a control token's. Without an owner, whose line it is, nothing is cached."""
+        if owner is None:
+            return self._encode(line)
+        ids = self._cache.get((owner, line))
         if ids is None:
             ids = self._encode(line)
-            self._cache[line] = ids
+            self._cache[owner, line] = ids
             if len(self._cache) > CACHE_LINES:
                 self._cache.popitem(last=False)
         else:
-            self._cache.move_to_end(line)
+            self._cache.move_to_end((owner, line))
         return ids
 
     @property

@@ -90,22 +90,27 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class FactChange:
-    """What an update names: a text, keys of the metadata (a None value removes the key), times (None removes it)."""
+    """What an update names: a text, keys of the metadata (a None value removes the key), and what None removes."""
 
     text: str | None = None
     metadata: Mapping[str, object] | None = None
     expires_at: float | Unset | None = UNSET
     occurred_at: float | Unset | None = UNSET
+    speaker: str | Unset | None = UNSET
+    session_id: str | Unset | None = UNSET
 
 
 @dataclass(frozen=True, slots=True)
 class FactEvent:
-    """An event of a fact's life, in Unix seconds, and what it said since then: None once the fact is deleted."""
+    """An event of a fact's life, in Unix seconds, and what was known since then: None once the fact is deleted."""
 
     event: EventKind
     at: float
     text: str | None
     metadata: Mapping[str, object] | None
+    speaker: str | None = None
+    occurred_at: float | None = None
+    session_id: str | None = None
 
 
 FactHistory = tuple[FactEvent, ...]

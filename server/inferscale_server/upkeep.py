@@ -18,19 +18,22 @@ from typing import Any, Literal
 from inferscale_server.backup import Backup, back_up
 from inferscale_server.cleanup import TOMBSTONE_DAYS, Cleaned, clean
 from inferscale_server.embed import Embedder, load_embedder
-from inferscale_server.errors import Conflict, InferScaleError
+from inferscale_server.errors import Conflict, InferScaleError, InvalidRequest
 from inferscale_server.memory import MemoryService
 from inferscale_server.verify import Verdict, verify
 
 logger = logging.getLogger(__name__)
 
+EARLY_S = 2.0
+"""How long a reindexing is waited for that may fail at once: its operator need not ask again to hear why."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reindexing:
-    """How far a reindexing is: facts done of how many. `reason` says why it failed."""
+    """How far a reindexing is: facts done of how many. `reason` says why it failed. "loading": the new embedder."""
 
     embedder: str
-    state: Literal["running", "done", "failed"] = "running"
+    state: Literal["loading", "running", "done", "failed"] = "loading"
     done: int = 0
     total: int = 0
     reason: str | None = None
@@ -52,6 +55,8 @@ class Upkeep:
         self._kv = kv
         self._load = load
         self._running: str | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._task: asyncio.Task[None] | None = None
         self.reindexing: Reindexing | None = None
 
@@ -74,12 +79,19 @@ class Upkeep:
         """Begin to embed all facts with the embedder of this name; `reindexing` says how far it is.
 
         Searches, chats and adds go on with the old one until the switch at the end. A killed one is continued by the
-        next with the same name.
+        next with the same name. While an embedder is loaded, or downloaded, other commands go on too. Raises
+        InvalidRequest for an embedder that is found to be missing within EARLY_S.
         """
         self._check_idle()
+        if self._task is not None and not self._task.done():
+            raise Conflict("reindex is running; try again when it has ended", code="upkeep_running")
         self.reindexing = Reindexing(embedder)
-        self._task = asyncio.create_task(self._reindex(embedder))
-        await asyncio.sleep(0)  # it has taken its turn when this returns
+        loading = asyncio.create_task(asyncio.to_thread(self._load, embedder))
+        self._task = asyncio.create_task(self._reindex(loading))
+        await asyncio.wait((loading,), timeout=EARLY_S)
+        if loading.done() and loading.exception() is not None:
+            await self._task
+            raise InvalidRequest(str(self.reindexing.reason), code="embedder_unavailable", param="embedder")
         return self.reindexing
 
     async def ended(self) -> None:
@@ -87,19 +99,22 @@ class Upkeep:
         if self._task is not None:
             await asyncio.wait((self._task,))
 
-    async def _reindex(self, name: str) -> None:
-        async with self._turn("reindex"):
-            try:
-                embedder = await asyncio.to_thread(self._load, name)
+    async def _reindex(self, loading: asyncio.Task[Embedder]) -> None:
+        try:
+            embedder = await loading
+            while self._running is not None:
+                await self._idle.wait()
+            async with self._turn("reindex"):
+                self._note(state="running")
                 number = await self._memory.reindex(embedder, self._tell)
-            except InferScaleError as error:
-                self._note(state="failed", reason=str(error))
-            except Exception as error:  # a library's: without this the operator would wait for ever
-                where = "".join(traceback.format_tb(error.__traceback__))  # not its message: it may quote a fact
-                logger.error("reindex: %s in the embedder\n%s", type(error).__name__, where)
-                self._note(state="failed", reason=f"{type(error).__name__} in the embedder; the log says where")
-            else:
-                self._note(state="done", done=number, total=number)
+        except InferScaleError as error:
+            self._note(state="failed", reason=str(error))
+        except Exception as error:  # a library's: without this the operator would wait for ever
+            where = "".join(traceback.format_tb(error.__traceback__))  # not its message: it may quote a fact
+            logger.error("reindex: %s in the embedder\n%s", type(error).__name__, where)
+            self._note(state="failed", reason=f"{type(error).__name__} in the embedder; the log says where")
+        else:
+            self._note(state="done", done=number, total=number)
 
     def _tell(self, done: int, total: int) -> None:
         self._note(done=done, total=total)
@@ -116,7 +131,9 @@ class Upkeep:
     async def _turn(self, name: str) -> AsyncIterator[None]:
         self._check_idle()
         self._running = name
+        self._idle.clear()
         try:
             yield
         finally:
             self._running = None
+            self._idle.set()

@@ -153,6 +153,15 @@ def check_history(seen: sqlite3.Connection, tell: Tell) -> Finding:
     return _counted("history", found, faults)
 
 
+def check_voices(seen: sqlite3.Connection, tell: Tell) -> Finding:
+    """Of facts that are no more it is not known either who said them, when and where."""
+    named = "(speaker IS NOT NULL OR occurred_at IS NOT NULL OR session_id IS NOT NULL)"
+    gone = "NOT EXISTS (SELECT 1 FROM facts WHERE facts.id = fact_id)"
+    talks = _one(seen, f"SELECT count(*) FROM history WHERE {named} AND {gone}")
+    found = f"{_one(seen, f'SELECT count(*) FROM history WHERE {named}')} events with speaker, time or session"
+    return _counted("voices", found, {"say who said a deleted fact": talks})
+
+
 def check_usage(seen: sqlite3.Connection, tell: Tell) -> Finding:
     """The counters that quotas are checked against say what a count says."""
     counted = (
@@ -198,6 +207,7 @@ CHECKS: Mapping[int, tuple[Check, ...]] = {
     1: (check_facts, check_embeddings, check_epochs),
     2: (check_history, check_usage, check_idempotency),
     3: (check_next,),
+    4: (check_voices,),
 }
 """What is checked once the file itself is sound, by the schema that brought it: a backup may be of an older one."""
 

@@ -6,12 +6,13 @@ Facts are encoded one a status call, contexts on their second use; every questio
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 TOKENS_A_FACT = 10
 FRAME_TOKENS = 40
@@ -31,6 +32,8 @@ class SmallServer:
     stored: int = 0
     contexts: set[str] = field(default_factory=set)
     chats: list[dict[str, Any]] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    cached_tokens: Callable[[str, dict[str, Any]], int] = lambda user, memory: 0  # of a chat's memory
 
     def status(self) -> dict[str, Any]:
         """One more chunk is encoded each time that it is asked for."""
@@ -49,9 +52,10 @@ class SmallServer:
         self.pending += len(facts)
         return {"results": [{"id": str(at), "text": fact["text"], "status": "stored"} for at, fact in enumerate(facts)]}
 
-    def use(self, asked: dict[str, Any], question: str) -> dict[str, Any]:
+    def use(self, user: str, asked: dict[str, Any], question: str) -> dict[str, Any]:
         """The answer's `inferscale` field."""
         self.chats.append({**asked, "question": question})
+        cached = self.cached_tokens(user, asked)
         mode, tokens = asked["mode"], TOKENS_A_FACT * asked.get("k", 1)
         context = "".join(asked.get("context", []))
         encoded = not self.never_injects and (not context or context in self.contexts)
@@ -64,7 +68,7 @@ class SmallServer:
             "reason": "encoded" if encoded else "nothing_encoded",
             "facts": [] if context else [{"id": f"{question} {at}", "score": 0.5} for at in range(asked.get("k", 0))],
             "injected_tokens": injected,
-            "prefilled_tokens": FRAME_TOKENS + memory - injected,
+            "prefilled_tokens": FRAME_TOKENS + memory - injected - cached,
             "memory_tokens": memory,
             "frame_tokens": FRAME_TOKENS,
             "kv_source": {"device": injected, "host": 0, "disk": 0, "text": memory - injected},
@@ -109,12 +113,17 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(404)
 
+    def do_DELETE(self) -> None:
+        [user] = parse_qs(urlsplit(self.path).query)["user_id"]
+        self.server_state.deleted.append(user)
+        self._json({"deleted": 1})
+
     def do_POST(self) -> None:
         state, sent = self.server_state, json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/v1/memories":
             self._json(state.add(sent["facts"]))
             return
-        use = state.use(sent["inferscale"]["memory"], sent["messages"][-1]["content"])
+        use = state.use(sent["inferscale"]["user_id"], sent["inferscale"]["memory"], sent["messages"][-1]["content"])
         if sent.get("stream"):
             pieces = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in ("Bru", "no")]
             last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "inferscale": use}

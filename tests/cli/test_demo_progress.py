@@ -37,6 +37,8 @@ def test_a_terminal_shows_stages_for_good_and_happenings_in_passing() -> None:
         progress.stage("loading")
         progress.tell("one")
         progress.ready("ready")
+        progress.say("keys read again")
+    assert re.search(r"\d s  ready\n.*\d s  keys read again\n$", shown.getvalue(), re.DOTALL)
     assert re.search(r"\d s  loading\n", shown.getvalue()) and re.search(r"\d s  ready\n", shown.getvalue())
     assert not re.search(r"\d s  one", shown.getvalue())
     assert shown.getvalue().count("\x1b[?25l") == shown.getvalue().count("\x1b[?25h")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from inferscale_server import upkeep as upkeep_module
 from inferscale_server.edge.admin import PREFIX, build_admin_router
 from inferscale_server.edge.allowlist import ADMIN_ROUTES
 from inferscale_server.edge.guard import Guard
@@ -40,7 +43,7 @@ def other_embedder(name: str) -> FakeEmbedder:
         raise ModelUnavailable("embedder 'missing' is not here")
     if name == "broken":
         raise ZeroDivisionError
-    return FakeEmbedder(name, 8)
+    return Unsound(name, 8) if name == "unsound" else FakeEmbedder(name, 8)
 
 
 @pytest.fixture
@@ -146,7 +149,7 @@ async def test_one_thing_at_a_time(upkeep: Upkeep) -> None:
 async def reindexed(here: httpx.AsyncClient, upkeep: Upkeep, name: str) -> Mapping[str, object]:
     """Start it, and wait for its end."""
     begun = await here.post(f"{PREFIX}/reindex", json={"embedder": name})
-    assert (begun.status_code, begun.json()["state"]) == (202, "running")
+    assert begun.status_code == 202 and begun.json()["state"] in ("loading", "running", "done", "failed")
     async with asyncio.timeout(10):
         await upkeep.ended()
     progress: Mapping[str, object] = (await here.get(f"{PREFIX}/reindex")).json()
@@ -166,12 +169,52 @@ async def test_a_reindexing_ends_with_the_new_embedder_in_use(
     assert verify(tmp_path / "facts.sqlite3").broken == ()
 
 
-@pytest.mark.parametrize(("name", "words"), [("missing", "is not here"), ("broken", "ZeroDivisionError")])
+class Unsound(FakeEmbedder):
+    """Loads, and fails at work."""
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        raise ZeroDivisionError
+
+
 async def test_a_reindexing_that_fails_says_why_and_changes_nothing(
+    here: httpx.AsyncClient, upkeep: Upkeep, services: Services
+) -> None:
+    await services.memory.add(ALICE, [FactDraft("one")])
+    progress = await reindexed(here, upkeep, "unsound")
+    assert progress["state"] == "failed" and "ZeroDivisionError" in str(progress["reason"])
+    assert services.memory.embedder.name == "fake-16"
+    assert (await here.post(f"{PREFIX}/verify", json={})).json()["ok"] is True
+
+
+async def test_while_an_embedder_is_loaded_other_commands_go_on_and_a_second_reindexing_does_not(
+    here: httpx.AsyncClient, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep_module, "EARLY_S", 0.0)
+    downloaded = threading.Event()
+
+    def slow(name: str) -> FakeEmbedder:
+        assert downloaded.wait(30)
+        return FakeEmbedder(name, 8)
+
+    upkeep = Upkeep(tmp_path / "facts.sqlite3", services.memory, None, slow)
+    begun = await upkeep.reindex("fake-8")
+    assert begun.state == "loading" and (await upkeep.verify()).broken == ()
+    await upkeep.clean()
+    with pytest.raises(Conflict, match="reindex is running"):
+        await upkeep.reindex("fake-8")
+    downloaded.set()
+    await upkeep.ended()
+    assert upkeep.reindexing is not None and upkeep.reindexing.state == "done"
+
+
+@pytest.mark.parametrize(("name", "words"), [("missing", "is not here"), ("broken", "ZeroDivisionError")])
+async def test_an_embedder_that_cannot_be_loaded_is_refused_at_once(
     here: httpx.AsyncClient, upkeep: Upkeep, services: Services, name: str, words: str
 ) -> None:
     await services.memory.add(ALICE, [FactDraft("one")])
-    progress = await reindexed(here, upkeep, name)
+    refused = await here.post(f"{PREFIX}/reindex", json={"embedder": name})
+    assert code_of(refused) == (400, "embedder_unavailable") and words in refused.json()["error"]["message"]
+    progress = (await here.get(f"{PREFIX}/reindex")).json()
     assert progress["state"] == "failed" and words in str(progress["reason"])
     assert services.memory.embedder.name == "fake-16"
     assert (await here.post(f"{PREFIX}/verify", json={})).json()["ok"] is True

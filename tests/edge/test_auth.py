@@ -324,11 +324,12 @@ async def test_a_key_made_later_counts_after_a_reload_and_a_broken_file_changes_
     keys.add("new", "acme", "read")
     async with client_with(app, keys.access) as client:
         before = await client.get("/v1/models", headers=keys.header("new"))
-        keys.access.reload()
+        said = keys.access.reload()
+        assert said == caplog.messages[-1] and said.startswith("API keys read again: ")
         after = await client.get("/v1/models", headers=keys.header("new"))
         keys.file.write_text('{"id": "canary-7", ', "utf-8")
         caplog.clear()
-        keys.access.reload()
+        assert keys.access.reload().startswith("the old API keys stay: ")
         broken = await client.get("/v1/models", headers=keys.header("new"))
     assert (before.status_code, after.status_code, broken.status_code) == (401, 200, 200)
     [record] = caplog.records

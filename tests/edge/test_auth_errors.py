@@ -128,3 +128,9 @@ def test_whatever_an_error_says_it_becomes_a_valid_one(status: int, body: bytes)
     error = json.loads(shaped.body)["error"]
     assert set(error) == {"message", "type", "code", "param"} and isinstance(error["code"], str)
     assert reshape_error(shaped.status, shaped.body) is None
+
+
+def test_a_field_of_the_body_is_named_as_the_client_wrote_it() -> None:
+    foreign = {"error": {"message": "field required", "type": "Bad Request", "param": "body.messages", "code": 400}}
+    shaped = reshape_error(400, json.dumps(foreign).encode())
+    assert shaped is not None and json.loads(shaped.body)["error"]["param"] == "messages"

@@ -33,7 +33,12 @@ TWINS = {
     "soft hyphen": "al\u00adice",
     "right to left mark": "alice\u200f",
     "line separator": "a\u2028b",
-    "variation selector": "\u2764\ufe0f",
+    "variation selector": "a\ufe0f",
+    "joiner in front": "\u200d\U0001f469",
+    "joiner behind": "\U0001f469\u200d",
+    "two joiners": "\U0001f469\u200d\u200d\U0001f467",
+    "right to left override": "a\u202eb",
+    "isolate": "a\u2067b",
     "Hangul filler": "alice\u3164",
     "NUL": "a\0b",
     "tab": "a\tb",
@@ -55,6 +60,10 @@ PLAIN = (
     "a:b",
     "a|b",
     "😀",
+    "👨\u200d👩\u200d👧",
+    "❤\ufe0f\u200d🔥",
+    "1\ufe0f\u20e3",
+    "می\u200cخواهم",
 )
 
 

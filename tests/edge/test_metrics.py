@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, generate_latest
+from starlette.responses import PlainTextResponse
 
+from inferscale_server.edge.guard import Guard
 from inferscale_server.edge.metrics import Metrics
 
 ALLOWED_LABELS = {"mode", "reason", "hook", "result"}
@@ -49,3 +53,15 @@ def test_every_series_has_the_products_prefix(registry: CollectorRegistry) -> No
     Metrics(registry)
     names = [line.split()[2] for line in generate_latest(registry).decode().splitlines() if line.startswith("# TYPE")]
     assert names and all(name.startswith("inferscale_") for name in names)
+
+
+async def test_gauges_are_read_as_they_are_when_they_are_asked_for(registry: CollectorRegistry) -> None:
+    app, waiting, metrics = FastAPI(), [3], Metrics(registry)
+    app.add_route("/metrics", lambda request: PlainTextResponse(generate_latest(registry)))
+    app.add_middleware(Guard)
+    app.state.refresh_metrics = lambda: metrics.encode_queue(waiting[0])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        for number in (3, 0, 7):
+            waiting[0] = number
+            answer = await client.get("/metrics")
+            assert f"inferscale_encode_queue {number}.0" in answer.text.splitlines()

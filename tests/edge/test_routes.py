@@ -268,12 +268,37 @@ async def test_a_key_with_another_body_is_a_conflict(client: httpx.AsyncClient) 
 
 
 async def test_embeddings_come_as_floats_or_base64_of_the_same_floats(client: httpx.AsyncClient) -> None:
-    floats = (await client.post("/v1/embeddings", json={"input": ["a", "b"], "model": "any"})).json()
+    floats = (await client.post("/v1/embeddings", json={"input": ["a", "b"], "model": "fake-16"})).json()
     coded = (await client.post("/v1/embeddings", json={"input": "a", "encoding_format": "base64"})).json()
     assert [one["index"] for one in floats["data"]] == [0, 1]
     vector = struct.unpack("<16f", base64.b64decode(coded["data"][0]["embedding"]))
     assert list(vector) == floats["data"][0]["embedding"]
     assert (coded["object"], coded["model"]) == ("list", "fake-16")
+
+
+@pytest.mark.parametrize("model", [None, "default", "fake-16", "configured"])
+async def test_the_embedder_answers_to_its_names(services: Services, model: str | None) -> None:
+    named = dataclasses.replace(services, embedder_options=frozenset({"configured"}))
+    async with client_of(app_with(named)) as client:
+        answer = await client.post("/v1/embeddings", json={"input": "a", "model": model})
+    assert (answer.status_code, answer.json()["model"]) == (200, "fake-16")
+
+
+async def test_another_embedding_model_is_not_found_as_openai_says_it(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/v1/embeddings", json={"input": "a", "model": "text-embedding-3-small"})
+    assert error_of(answer) == (404, "model_not_found", "model")
+
+
+async def test_a_cursor_of_one_users_list_is_refused_for_anothers(client: httpx.AsyncClient) -> None:
+    for user in ("alice", "bob"):
+        await client.post("/v1/memories", json={"user_id": user, "facts": ["one", "two", "three"]})
+    pages = [
+        (await client.get("/v1/memories", params={"user_id": user, "limit": "1"})).json() for user in ("alice", "bob")
+    ]
+    theirs = {"user_id": "bob", "limit": "1", "cursor": pages[0]["next_cursor"]}
+    assert error_of(await client.get("/v1/memories", params=theirs))[::2] == (400, "cursor")
+    own = await client.get("/v1/memories", params={**theirs, "cursor": pages[1]["next_cursor"]})
+    assert [fact["text"] for fact in own.json()["data"]] == ["two"]
 
 
 @pytest.mark.parametrize("given", [5, [], [""], [[1, 2]], None, "x" * (MAX_QUERY_CHARS + 1)])

@@ -93,12 +93,14 @@ async def test_a_line_that_fails_is_named_and_the_others_are_stored(client: http
             b'{"text": "' + b"x" * MAX_IMPORT_LINE_BYTES + b'"}',
             b'{"text": "five"}\r',
             b'{"text": "one"}',
+            b'{"text": "six", "created_at": "2024-01-02", "updated_at": "2024-01-01"}',
         ]
     )
     result = (await import_(client, content)).json()
     assert (result["imported"], result["duplicates"]) == (2, 1)
-    assert [one["line"] for one in result["failed"]] == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert [one["line"] for one in result["failed"]] == [3, 4, 5, 6, 7, 8, 9, 10, 13]
     reasons = " ".join(one["reason"] for one in result["failed"])
+    assert result["failed"][-1]["reason"] == "updated_at lies before created_at"
     assert "colour" in reasons and "facts[0]" not in reasons and "body" not in reasons
     assert [fact["text"] for fact in await export(client)] == ["one", "five"]
 

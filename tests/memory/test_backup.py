@@ -284,3 +284,23 @@ def test_a_copy_that_fails_at_the_rename_leaves_what_was_there(tmp_path: Path) -
     with pytest.raises(Exception, match="cannot be used"):
         copy_store(path, tmp_path / "b")
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("place", ["/proc/no-such-place/b", "/proc/b", "x" * 300, "file/b"])
+def test_a_place_where_no_file_can_be_made_is_the_callers_error_with_the_reason(tmp_path: Path, place: str) -> None:
+    path = filled(tmp_path / "facts.sqlite3", "one")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidRequest) as caught:
+        back_up(path, tmp_path / place)
+    assert caught.value.param == "path" and ".part" not in caught.value.message
+
+
+def test_a_backup_of_a_damaged_store_names_the_store_and_no_temporary_file(tmp_path: Path) -> None:
+    path = filled(tmp_path / "facts.sqlite3", *(f"{i} " + "x" * 2_000 for i in range(60)))
+    content = bytearray(path.read_bytes())
+    content[-8192:-4096] = b"\xff" * 4096
+    path.write_bytes(content)
+    with pytest.raises(StoreCorrupt) as caught:
+        back_up(path, tmp_path / "b")
+    assert str(path) in str(caught.value) and ".part" not in str(caught.value)
+    assert not (tmp_path / "b").exists()

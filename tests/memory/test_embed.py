@@ -129,18 +129,25 @@ def test_a_missing_package_or_model_is_one_line(monkeypatch: pytest.MonkeyPatch,
         assert name in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_hub_model_that_cannot_be_downloaded_is_one_line_and_a_missing_folder_is_not_asked_for() -> None:
+def test_a_hub_model_that_cannot_be_downloaded_is_one_line_and_a_missing_folder_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[bool] = []
+    known = {"org/model"}
+    monkeypatch.setattr(embed, "_on_hub", known.__contains__)
 
     def load(cached: bool) -> SentenceTransformer:
         asked.append(cached)
         raise OSError("first line\nsecond line")
 
     with pytest.raises(OSError, match=r"not on this machine, and the download failed: first line$"):
-        embed._cached_or_fetched(load, on_disk=False)
+        embed._cached_or_fetched(load, "org/model", on_disk=False)
     assert asked == [True, False]
+    with pytest.raises(OSError, match=r"the hub does not have it or does not answer$"):
+        embed._cached_or_fetched(load, "org/unknown", on_disk=False)
+    assert asked.pop() is True and asked == [True, False]
     with pytest.raises(OSError, match="first line"):
-        embed._cached_or_fetched(load, on_disk=True)
+        embed._cached_or_fetched(load, "/no/folder", on_disk=True)
     assert asked == [True, False, True]
 
 

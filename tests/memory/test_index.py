@@ -273,3 +273,17 @@ def test_an_unknown_fact_or_another_dimension_cannot_be_replaced() -> None:
             index.replace(ALICE, name, np.array(rows, np.float32))
     with pytest.raises(ValueError):
         index.replace(Owner("local", "bob"), "a", np.array([[1, 0]], np.float32))
+
+
+def test_one_user_among_a_thousand_gets_exactly_its_own_best() -> None:
+    index = ExactIndex()
+    of_user = {}
+    for user in range(1_000):
+        owner, vectors = Owner("local", f"user {user}"), random_unit(50, 8, seed=user)
+        index.add(owner, [f"{user}-{number}" for number in range(50)], vectors)
+        of_user[owner] = vectors
+    query = random_unit(1, 8, seed=7_000)[0]
+    for owner in list(of_user)[::97]:
+        best = np.argsort(-(of_user[owner] @ query), kind="stable")[:10]
+        found = [scored.fact_id.split("-") for scored in index.search(owner, query, 10)]
+        assert [(f"user {user}", int(number)) for user, number in found] == [(owner.user, n) for n in best]

@@ -260,7 +260,7 @@ def test_a_written_change_names_what_it_changes_and_nothing_else() -> None:
         ({"metadata": {"a": float("nan")}}, "metadata"),
         ({"expires_at": "soon"}, "expires_at"),
         ({"timestamp": True}, "timestamp"),
-        ({"speaker": "bob"}, "speaker"),
+        ({"role": "user"}, "role"),
         ({}, None),
     ],
 )

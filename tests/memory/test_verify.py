@@ -108,6 +108,11 @@ STATEMENTS = [
     ("history", f"{NOTE} VALUES ('{DIGEST}', 'gone', 'deleted', 1, '{CANARY}')"),
     ("history", f"{NOTE} VALUES ('{DIGEST}', 'gone', 'added', 1, NULL)"),
     ("history", f"{NOTE} SELECT '{DIGEST}', id, 'added', 1, 'x' FROM facts LIMIT 1"),
+    (
+        "voices",
+        "INSERT INTO history (owner_digest, fact_id, event, at, speaker) "
+        f"VALUES ('{DIGEST}', 'gone', 'deleted', 1, 'x')",
+    ),
     ("usage", "UPDATE usage SET facts = facts + 1"),
     ("usage", "DELETE FROM usage"),
     ("reindex", "INSERT INTO embeddings_next VALUES ('gone', x'00')"),

@@ -18,6 +18,7 @@ from inferscale_server.kv_codec import GroupShape, KvHeader, KvLayout, payload_d
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.kv_files import kv_path, read_kv, write_temporary
 from inferscale_server.kv_order import FileOrder, FileReport
+from inferscale_server.quiet import Quiet
 from inferscale_server.recipe import Primer, Recipe
 from inferscale_server.types import Fact, Owner
 
@@ -33,7 +34,7 @@ class WordTokenizer:
     def __init__(self) -> None:
         self._words: dict[str, int] = {}
 
-    def __call__(self, line: str) -> tuple[int, ...]:
+    def __call__(self, line: str, owner: Owner | None = None) -> tuple[int, ...]:
         return tuple(self._words.setdefault(word, 100 + len(self._words)) for word in line.split())
 
 
@@ -61,6 +62,7 @@ class FakeEngine:
     most_at_once: int = 0
     loads: list[int] = field(default_factory=list)  # chunks of each load command
     during_save: Callable[[FileOrder], None] = lambda order: None
+    quiet: Quiet = field(default_factory=Quiet)
     _running: int = 0
 
     async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
@@ -88,6 +90,9 @@ class FakeEngine:
     async def wipe(self, extents: Sequence[Extent]) -> None:
         for row in rows_of(extents):
             self.rows.pop(row, None)
+
+    async def calm(self, limit_s: float) -> bool:
+        return await self.quiet.wait(limit_s)
 
     async def save(self, orders: Sequence[FileOrder]) -> list[FileReport]:
         """As a worker does, with one number a token for key and value."""

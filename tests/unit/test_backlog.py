@@ -71,3 +71,18 @@ def test_a_count_before_anything_was_taken_is_exact() -> None:
     desk = Desk(4)
     desk.done.add("f2")
     assert desk.backlog.count(ALICE) == 3
+
+
+def test_what_is_gone_leaves_the_line_without_another_look() -> None:
+    desk = Desk(4)
+    desk.first(1)
+    gone = {desk.facts.pop(1).id, desk.facts.pop().id}
+    desk.backlog.remove(ALICE, gone)
+    assert desk.first(9) == ["f0", "f2"] and desk.scans == 1
+
+
+def test_an_owner_whose_last_fact_is_gone_has_no_line() -> None:
+    desk = Desk(1)
+    desk.first(1)
+    desk.backlog.remove(ALICE, {desk.facts.pop().id})
+    assert desk.backlog.count(ALICE) == 0 and desk.first(1) == []

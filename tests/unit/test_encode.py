@@ -290,6 +290,21 @@ async def test_deleting_a_fact_outside_the_primer_costs_no_other_fact_its_kv() -
     assert len(here.engine.requests) == before and here.chunk(all_facts[5]) is not None
 
 
+async def test_deletes_outside_the_primer_do_not_look_through_the_owners_facts() -> None:
+    here, all_facts, looks = world(), [fact(number) for number in range(40)], []
+    here.add(*all_facts)
+    await here.encoder.drain()
+    look = here.encoder._facts_of
+    here.encoder._facts_of = lambda owner: looks.append(owner) or look(owner)  # type: ignore[func-returns-value]
+    for doomed in all_facts[3:]:
+        here.delete(doomed)
+        await here.encoder.drain()
+    assert looks == [] and len(here.catalog.of(ALICE)) == 4  # the primer and its three facts
+    here.delete(all_facts[0])
+    await here.encoder.drain()
+    assert looks != [] and all(here.chunk(each) for each in all_facts[1:3])
+
+
 async def test_one_owners_delete_leaves_the_others_kv() -> None:
     here = world()
     here.add(*facts(3, ALICE))

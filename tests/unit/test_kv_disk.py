@@ -168,16 +168,6 @@ async def test_files_that_were_swapped_are_told_apart(tmp_path: Path) -> None:
         assert chunk is not None and after.engine.tokens_of(chunk) == after.encoder.job_of(each).token_ids
 
 
-async def test_r5_kv_of_another_fingerprint_is_never_loaded_and_counted(tmp_path: Path) -> None:
-    before = await encoded(tmp_path, *facts(4))
-    here = world(folder=tmp_path, facts=before.facts, fingerprint="g")
-    written = before.disk.shelf.all()  # type: ignore[union-attr]
-    assert events(here) == {"drop:fingerprint": len(written)} and files(tmp_path) == []
-    here.encoder.added(ALICE, ())
-    await here.encoder.drain()
-    assert here.engine.loads == [] and all(here.chunk(each) for each in facts(4))
-
-
 @pytest.mark.parametrize("change", ["primer", "text", "header"])
 async def test_kv_that_saw_another_text_is_not_loaded(tmp_path: Path, change: str) -> None:
     before = await encoded(tmp_path, *facts(4))

@@ -12,7 +12,7 @@ def stored(name: str, size_bytes: int = 10, kind: str = "fact", owner: str = "o"
 
 
 def filled(budget_bytes: int, *chunks: StoredChunk) -> KvShelf:
-    shelf = KvShelf(budget_bytes)
+    shelf = KvShelf(budget_bytes, "f")
     for chunk in chunks:
         shelf.put(chunk)
     return shelf

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from inferscale_server.engine import log_file
 from inferscale_server.engine.log_file import diverted, first_fault, keep_heard
 from inferscale_server.errors import DataFolderError
 
@@ -31,6 +33,11 @@ def talk(log: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", TALKER, str(log), *more], capture_output=True, text=True)
 
 
+def log_of_start(log: Path, words: str) -> None:
+    os.write(descriptor := log_file._open(log), words.encode())
+    os.close(descriptor)
+
+
 def test_only_our_words_reach_the_terminal_and_the_rest_is_in_the_log(tmp_path: Path) -> None:
     done = talk(tmp_path / "logs" / "engine.log")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "ours\n")
@@ -50,6 +57,20 @@ def test_the_log_of_the_start_before_is_kept_and_only_its_owner_can_read_it(tmp_
     talk(log)
     assert (tmp_path / "engine.log.1").read_text() == "before\n" and "before" not in log.read_text()
     assert log.stat().st_mode & 0o077 == 0
+
+
+def test_the_logs_of_five_starts_are_kept(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "engine.log"
+    for number in range(7):
+        log_of_start(log, f"start {number}")
+    kept = {path.name: path.read_text() for path in log.parent.iterdir()}
+    assert kept == {
+        "engine.log": "start 6",
+        "engine.log.1": "start 5",
+        "engine.log.2": "start 4",
+        "engine.log.3": "start 3",
+        "engine.log.4": "start 2",
+    }
 
 
 def test_a_log_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class Encoding:
 
     @property
     def tokens_per_s(self) -> float:
-        """The owner's tokens encoded a second, its primer's included."""
+        """The facts' tokens encoded a second; what they are encoded behind is not counted."""
         return self.tokens / self.encode_s
 
     @property

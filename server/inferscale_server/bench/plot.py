@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from inferscale_server.bench.agreement import LOGPROB_BELOW, Agreement
 from inferscale_server.bench.cell import Cell
 from inferscale_server.bench.encoding import Mark
+from inferscale_server.bench.isolation import SIDES, IsolationRun, times
 from inferscale_server.bench.probe import MODES
 
 if TYPE_CHECKING:
@@ -51,6 +52,21 @@ def plot_agreement(agreements: Sequence[Agreement], file: Path) -> None:
         # Linear below what float32 can tell apart, since two answers may well be equal.
         axes.set_yscale("symlog", linthresh=1e-7)
         axes.set(xlabel="prompt", ylabel="largest difference of a logprob")
+        axes.legend()
+
+    _save(draw, file)
+
+
+def plot_isolation(run: IsolationRun, file: Path) -> None:
+    """A line a side and kind of guess: the share of guesses that were answered within so many milliseconds."""
+
+    def draw(axes: Axes) -> None:
+        for side in SIDES:
+            for right, style in ((True, "-"), (False, "--")):
+                ordered = sorted(times(run.guesses, side, right=right))
+                shares = [(at + 1) / len(ordered) for at in range(len(ordered))]
+                axes.step(ordered, shares, style, where="post", label=f"{side}, {'right' if right else 'wrong'}")
+        axes.set(xlabel="time to first token, ms", ylabel="share of guesses", ylim=(0, 1))
         axes.legend()
 
     _save(draw, file)

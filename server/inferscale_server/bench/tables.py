@@ -12,6 +12,7 @@ from rich.table import Table
 from inferscale_server.bench.agreement import LOGPROB_BELOW, Agreement
 from inferscale_server.bench.cell import Cell, Ratio
 from inferscale_server.bench.encoding import Encoding
+from inferscale_server.bench.isolation import AUC_MARGIN, CONTROL_ABOVE, SIDES, IsolationRun, times
 from inferscale_server.bench.sample import STAGES
 
 YES, NO = "[green]yes[/green]", "[red]no[/red]"
@@ -82,4 +83,18 @@ def agreement_table(agreements: Sequence[Agreement]) -> Table:
         held = YES if all(one.holds for one in of_check) else NO
         numbers = (str(len(of_check)), str(tokens), str(identical), f"{max(differences):.1e}")
         table.add_row(escape(check), *numbers, f"{median(differences):.1e}", held)
+    return table
+
+
+def isolation_table(run: IsolationRun) -> Table:
+    """Per side: guesses, medians, and how well the time tells right from wrong."""
+    heads = ("who guesses", "right + wrong", "right, median ms", "wrong, median ms", "AUC", "95 %", "wanted")
+    table = Table(*heads, title="Guesses of a victim's fact, by the time to first token")
+    wanted = {"attacker": f"{0.5 - AUC_MARGIN:g} … {0.5 + AUC_MARGIN:g}", "control": f"> {CONTROL_ABOVE:g}"}
+    names = {"attacker": "another user", "control": "the victim itself"}
+    for side, auc in zip(SIDES, (run.attacker, run.control), strict=True):
+        right, wrong = (times(run.guesses, side, right=is_right) for is_right in (True, False))
+        medians = (f"{median(right):.1f}", f"{median(wrong):.1f}")
+        interval = f"{auc.low:.3f} … {auc.high:.3f}"
+        table.add_row(names[side], f"{len(right)} + {len(wrong)}", *medians, f"{auc.value:.3f}", interval, wanted[side])
     return table

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ENCODED_FACTS = 250
 """How many facts `bench encode` takes when it is not told."""
+GUESSED_FACTS = 600
+"""How many facts `bench isolation` guesses: the standard error of its AUC is then 0.017."""
 
 app = typer.Typer(help="Measure a server; exit 1 when a measurement is void or wrong.", no_args_is_help=True)
 
@@ -43,6 +45,14 @@ DtypeOption = Annotated[str, typer.Option("--dtype", help="Type of weights and K
 VllmArgOption = Annotated[
     list[str] | None, typer.Option("--vllm-arg", metavar="FLAG", help="A flag for vLLM, may be given often.")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A server to be measured, and where progress goes."""
+
+    client: InferScaleClient
+    tell: Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,31 @@ def equivalence(
 
 
 @app.command()
+def isolation(
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many facts to guess.")] = GUESSED_FACTS,
+    json_file: JsonOption = None,
+    plot: PlotOption = None,
+    base_url: UrlOption = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = "bfloat16",
+    vllm_arg: VllmArgOption = None,
+) -> None:
+    """Does the time to first token tell one user what another's memory says? Exit 1 if so, or if it tells nothing."""
+    from inferscale_server.bench import tables
+    from inferscale_server.bench.isolation import run_isolation
+    from inferscale_server.bench.plot import plot_isolation
+
+    with _client(base_url, model, dtype, vllm_arg) as asked:
+        run = run_isolation(asked.client, limit, asked.tell)
+        machine = _machine(asked.client)
+    _print(tables.isolation_table(run))
+    _write_json(json_file, {"machine": machine, **asdict(run)})
+    if plot is not None:
+        plot_isolation(run, plot)
+    _end(run.complaints)
+
+
+@app.command()
 def footprint(
     facts: Annotated[int, typer.Option("--facts", metavar="N", min=1, help="Facts that each user has.")] = 100,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of a fact.")] = 30,
@@ -167,12 +202,19 @@ def _bench(
     vllm_arg: Sequence[str] | None,
 ) -> Iterator[Bench]:
     """The conversation and a server for it. Raises ConfigError before anything is started."""
+    conversation = _conversation(data).first(limit)
+    with _client(base_url, model, dtype, vllm_arg) as asked:
+        yield Bench(asked.client, conversation, asked.tell)
+
+
+@contextmanager
+def _client(base_url: str | None, model: str | None, dtype: str, vllm_arg: Sequence[str] | None) -> Iterator[Asked]:
+    """A server to measure."""
     from inferscale_server.bench.server_process import ServerChoice, chosen_server
 
-    conversation = _conversation(data).first(limit)
     choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()))
     with Console().status("starting") as status, chosen_server(choice, status.update) as client:
-        yield Bench(client, conversation, status.update)
+        yield Asked(client, status.update)
 
 
 def _conversation(data: Path | None) -> Conversation:

@@ -127,24 +127,35 @@ def update(
     metadata: MetadataOption = None,
     time: TimeOption = None,
     expires: ExpiresOption = None,
+    speaker: SpeakerOption = None,
+    session: Annotated[str | None, typer.Option("--session", help="Which conversation it was said in.")] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Change one fact. Metadata is merged, and null removes a key."""
+    """Change one fact. Metadata is merged, and null removes a key; an empty --speaker or --session removes it."""
     from inferscale_sdk import NOT_GIVEN
 
-    if text is None and metadata is None and time is None and expires is None:
-        raise typer.BadParameter("nothing to change: give --text, --metadata, --time or --expires")
+    if all(given is None for given in (text, metadata, time, expires, speaker, session)):
+        raise typer.BadParameter(
+            "nothing to change: give --text, --metadata, --time, --expires, --speaker or --session"
+        )
     new_text = sys.stdin.read().strip() if text == STDIN else text
     fields = _object(metadata, "--metadata")
     said_at = NOT_GIVEN if time is None else time.replace(tzinfo=UTC)
     expires_at = NOT_GIVEN if expires is None else _moment(expires)
     with connect(url, api_key) as client:
         fact = client.memories.update(
-            fact_id, user=user, text=new_text, metadata=fields, timestamp=said_at, expires_at=expires_at
+            fact_id,
+            user=user,
+            text=new_text,
+            metadata=fields,
+            timestamp=said_at,
+            expires_at=expires_at,
+            speaker=NOT_GIVEN if speaker is None else speaker or None,
+            session_id=NOT_GIVEN if session is None else session or None,
         )
-    show([fact], ("id", "timestamp", "text", "metadata", "updated_at", "expires_at"), as_json)
+    show([fact], ("id", "timestamp", "speaker", "text", "metadata", "updated_at", "expires_at"), as_json)
 
 
 @app.command()

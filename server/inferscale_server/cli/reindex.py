@@ -6,6 +6,8 @@ import time
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 from inferscale_server.cli import folder
 
@@ -56,7 +58,9 @@ def _watch(server: folder.Server, name: str, tell: folder.Tell) -> int:
     from inferscale_server.errors import InferScaleError
 
     progress = server.ask("reindex", {"embedder": name})
-    while progress["state"] == "running":
+    if progress["state"] == "loading":
+        Console(stderr=True).print(f"the server loads {escape(name)}, and downloads it if it must", soft_wrap=True)
+    while progress["state"] in ("loading", "running"):
         time.sleep(POLL_SECONDS)
         progress = server.ask("reindex", {}, method="GET")
         tell(progress["done"], progress["total"])

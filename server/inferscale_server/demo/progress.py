@@ -45,6 +45,10 @@ class Progress:
         self.close()
         self._line(text)
 
+    def say(self, text: str) -> None:
+        """This happened, after it was ready; stays on the screen."""
+        self._line(text)
+
     def close(self) -> None:
         """Leave the terminal as it was. Harmless when called twice."""
         self._status.stop()

@@ -21,9 +21,10 @@ Needed = Role | Literal["nothing"]
 RouteTable = Mapping[str, Mapping[str, Needed]]
 """From path template to what each method needs."""
 
+METRICS = "/metrics"
 VLLM_ROUTES: RouteTable = {
     "/health": {"GET": "nothing"},
-    "/metrics": {"GET": "read"},
+    METRICS: {"GET": "read"},
     "/version": {"GET": "read"},
     "/openapi.json": {"GET": "read"},
     "/docs": {"GET": "read"},

@@ -107,7 +107,7 @@ def reshape_error(status: int, body: bytes) -> Reshaped | None:
         "message": clip(" ".join(str(foreign["message"]).split()), MAX_FOREIGN_CHARS),
         "type": "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error",
         "code": _word_for(status, foreign.get("code")),
-        "param": clip(param) if isinstance(param, str) else None,
+        "param": clip(param.removeprefix("body.")) if isinstance(param, str) else None,
     }
     return Reshaped(status, json.dumps({"error": error}, ensure_ascii=False, separators=(",", ":")).encode())
 

@@ -118,16 +118,19 @@ class Access:
         if not self._in_flight[owner]:
             del self._in_flight[owner]  # or every user that ever came would stay
 
-    def reload(self) -> None:
-        """Read the keys file again; when it is broken, the old keys stay and one line of log says why."""
+    def reload(self) -> str:
+        """Read the keys file again; when it is broken, the old keys stay. Returns what the log says."""
         if self._keys_file is None:
-            return
+            return "there is no file of API keys"
         try:
             self._ring = KeyRing(read_keys(self._keys_file), self._now)
         except ConfigError as error:
-            logger.error("the old API keys stay: %s", error)
+            said = f"the old API keys stay: {error}"
+            logger.error("%s", said)
         else:
-            logger.warning("API keys read again: %d keys", len(self._ring))
+            said = f"API keys read again: {len(self._ring)} keys"
+            logger.warning("%s", said)
+        return said
 
 
 class Closed(Access):

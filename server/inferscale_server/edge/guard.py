@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from inferscale_server.edge.allowlist import ALLOWED, STREAMED, AllowedRoute, AllowList, MethodNotAllowed
+from inferscale_server.edge.allowlist import ALLOWED, METRICS, STREAMED, AllowedRoute, AllowList, MethodNotAllowed
 from inferscale_server.edge.answers import error_response, unexpected_response
 from inferscale_server.edge.auth import Access
 from inferscale_server.edge.body import IncomingBody, header_values, read_json_body, replay
@@ -72,6 +72,8 @@ class Guard:
             if scope["method"] in WITH_BODY and route.template not in STREAMED:
                 body = await read_json_body(scope, incoming.receive)
                 fields, receive = body.fields, replay(body.content, receive)
+            if route.template == METRICS:
+                _freshen(scope)
             with self._access_of(scope).in_flight(_owners(route, scope, fields)):
                 await self._run(route, scope, receive, answer)
         except ClientDisconnect:
@@ -149,6 +151,13 @@ def _named_users(route: AllowedRoute, scope: Scope, fields: Mapping[str, object]
     for user in (*named, *(value for name, value in query if name == "user_id")):
         if isinstance(user, str):
             yield user
+
+
+def _freshen(scope: Scope) -> None:
+    """Gauges are read as they are now, and not as they were at their last turn."""
+    refresh = getattr(getattr(scope.get("app"), "state", None), "refresh_metrics", None)
+    if refresh is not None:
+        refresh()
 
 
 def _request_id(scope: Scope) -> str:

@@ -35,11 +35,14 @@ def parse_imported(line: bytes | None) -> ImportedFact:
     except RequestError as error:
         error.message = error.message.replace("facts[0].", "").replace("facts[0] ", "the fact ")
         raise
+    created_at, updated_at = (_parse_past(kept[name], name) for name in ("created_at", "updated_at"))
+    if created_at is not None and updated_at is not None and updated_at < created_at:
+        raise InvalidRequest("updated_at lies before created_at", param="updated_at")
     return ImportedFact(
         **asdict(draft),
         id=None if kept["id"] is None else parse_id(kept["id"], "id"),
-        created_at=_parse_past(kept["created_at"], "created_at"),
-        updated_at=_parse_past(kept["updated_at"], "updated_at"),
+        created_at=created_at,
+        updated_at=updated_at,
     )
 
 

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from inferscale_server.edge.answers import error_response, unexpected_response
+from inferscale_server.edge.answers import clip, error_response, unexpected_response
 from inferscale_server.edge.body import load_object
 from inferscale_server.edge.idempotency import OncePerKey, parse_key
 from inferscale_server.edge.query import (
@@ -39,9 +39,12 @@ from inferscale_server.edge.shown import (
 )
 from inferscale_server.edge.transfer import TransferRoutes
 from inferscale_server.edge.wire import AddMemories, EmbedTexts, SearchMemories, parse_body
-from inferscale_server.errors import ExtractionUnavailable, InvalidRequest, RequestError, Unavailable
+from inferscale_server.errors import ExtractionUnavailable, InvalidRequest, NotFound, RequestError, Unavailable
 from inferscale_server.remember import drafts_from_facts, drafts_from_messages, parse_change, parse_defaults
 from inferscale_server.types import AddOutcome, FactDraft
+
+DEFAULT_EMBEDDER = "default"
+"""The model name that means whichever embedder the server has."""
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -155,6 +158,9 @@ class MemoryRoutes:
         """POST /v1/embeddings, in OpenAI's shape."""
         body = parse_body(EmbedTexts, await load_object(await request.body()))
         services = self.started()
+        if body.model not in {None, DEFAULT_EMBEDDER, services.embedder, *services.embedder_options}:
+            message = f"there is no embedding model {clip(body.model)!r} here: it is {services.embedder!r}"
+            raise NotFound(message, code="model_not_found", param="model")
         rows = await services.embed(body.input)
         return JSONResponse(show_embeddings(rows, services.embedder, body.encoding_format))
 

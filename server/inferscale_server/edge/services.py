@@ -14,7 +14,10 @@ from inferscale_server.types import Owner
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What one owner's memory takes: facts, tokens with KV, and bytes per tier; `queued` facts wait for their KV."""
+    """What one owner's memory takes: facts, `tokens` of those that have KV in any tier, bytes per tier.
+
+    `queued` facts wait for their KV.
+    """
 
     facts: int
     tokens: int
@@ -28,8 +31,9 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The server behind the routes. `embed` gives one vector a text; `embedder` is the name that it answers to.
+    """The server behind the routes.
 
+    `embed` gives one vector a text; `embedder` is its name, `embedder_options` what else it may be called.
     `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values.
     """
 
@@ -40,3 +44,4 @@ class Services:
     not_ready: Callable[[], str | None]
     status: Callable[[], Mapping[str, object]]
     default_k: int
+    embedder_options: frozenset[str] = frozenset()

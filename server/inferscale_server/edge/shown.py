@@ -76,7 +76,15 @@ def _show_moment(seconds: float | None) -> str | None:
 
 def _show_event(event: FactEvent) -> Shown:
     metadata = None if event.metadata is None else dict(event.metadata)
-    return {"event": event.event, "at": show_time(event.at), "text": event.text, "metadata": metadata}
+    return {
+        "event": event.event,
+        "at": show_time(event.at),
+        "text": event.text,
+        "speaker": event.speaker,
+        "timestamp": _show_moment(event.occurred_at),
+        "session_id": event.session_id,
+        "metadata": metadata,
+    }
 
 
 def show_embeddings(rows: Iterable[Sequence[float]], model: str, encoding: Literal["float", "base64"]) -> Shown:

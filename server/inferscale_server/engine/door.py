@@ -20,6 +20,7 @@ from vllm import SamplingParams
 from inferscale_server.catalog import Pin
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY, Command, Extent, to_params
 from inferscale_server.kv_order import FileOrder, FileReport, joined
+from inferscale_server.quiet import Quiet
 
 ENCODE_PRIORITY = 100
 """vLLM serves lower numbers first; chats are 0."""
@@ -98,6 +99,7 @@ class EngineDoor:
         self._secret = secret
         self._default_salt = default_salt
         self._generate = engine_client.generate
+        self._quiet = Quiet()
 
     def install(self) -> None:
         """Put the wrapper into the client's place: vLLM's own handlers pass through it from now on."""
@@ -159,6 +161,10 @@ class EngineDoor:
         """Zero rows on every rank."""
         await self._client.collective_rpc("inferscale_wipe", args=([[e.row, e.length] for e in extents],))
 
+    async def calm(self, limit_s: float) -> bool:
+        """Return True once no chat waits for its first token (a whole answer: for its last), False after `limit_s`."""
+        return await self._quiet.wait(limit_s)
+
     async def save(self, orders: Sequence[FileOrder]) -> list[FileReport]:
         """Write chunks beside their files' places on every rank. Blocks the engine for some ms: few chunks a call."""
         return await self._files("inferscale_save", orders)
@@ -181,12 +187,14 @@ class EngineDoor:
         stats: list[dict[str, Any]] = await self._client.collective_rpc("inferscale_stats")
         return stats
 
-    @staticmethod
-    async def _observed(inner: AsyncGenerator[Any, None], flight: Flight) -> AsyncGenerator[Any, None]:
+    async def _observed(self, inner: AsyncGenerator[Any, None], flight: Flight) -> AsyncGenerator[Any, None]:
+        self._quiet.begins(inner)
         try:
             async for output in inner:
                 flight.note(output)
+                self._quiet.ends(inner)
                 yield output
         finally:
+            self._quiet.ends(inner)
             # Sends the abort if the request still runs; a cancelled caller must not stop that.
             await asyncio.shield(inner.aclose())

@@ -50,6 +50,9 @@ class StartReport(Protocol):
     def ready(self, text: str) -> None:
         """The server takes requests."""
 
+    def say(self, text: str) -> None:
+        """The operator should hear this while the server runs."""
+
     def close(self) -> None:
         """The start was broken off: leave the terminal as it was. May be called in a signal handler."""
 

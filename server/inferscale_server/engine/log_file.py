@@ -16,8 +16,8 @@ from typing import TextIO
 
 from inferscale_server.errors import DataFolderError
 
-EARLIER = ".1"
-"""Behind the name of the log of the start before this one."""
+STARTS_KEPT = 5
+"""Logs of so many starts are kept, this one's among them: `.1` is that of the start before, and so on."""
 
 _FAULT = re.compile(r"^(?:\(.*?\) ERROR .*?\] *)?([\w.]+(?:Error|Exception)): (.+)", re.MULTILINE)
 """A traceback's last line, bare or in vLLM's frame for errors; warnings may name errors that did not happen."""
@@ -70,6 +70,8 @@ def first_fault(path: Path) -> str | None:
 
 def _open(path: Path) -> int:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.exists():
-        path.replace(f"{path}{EARLIER}")
+    for number in range(STARTS_KEPT - 1, 0, -1):
+        earlier = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
+        if earlier.exists():
+            earlier.replace(path.with_name(f"{path.name}.{number}"))
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -92,16 +92,18 @@ class InferScalePlugin:
         brain, framer = await assemble(config, engine_client, state, door, slot=f"slot-{secrets.token_hex(16)}")
         self._brain = brain
         state.access = access
+        report = getattr(args, "start_report", None)
         if access.needs_keys:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, access.reload)
+            tell = (lambda said: None) if report is None else report.say
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: tell(access.reload()))
         door.install()
         max_model_len = engine_client.vllm_config.model_config.max_model_len
         self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, max_model_len)
-        report = getattr(args, "start_report", None)
         if report is not None:
             report.stage("encoding the default header and passing the gate")
         await self._pass_gate(brain, door, str(engine_client.vllm_config.model_config.dtype).removeprefix("torch."))
         brain.start_encoding()
+        state.refresh_metrics = brain.refresh_metrics
         keep_heard()
         if report is not None:
             mode = "text" if brain.support.refusals else "KV"

@@ -1,0 +1,77 @@
+"""What a user's memory takes is the same whether its KV lies in the slab or only on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry
+
+from inferscale_server.brain import Brain, KvSupport
+from inferscale_server.edge.metrics import Metrics
+from inferscale_server.edge.services import Footprint
+from inferscale_server.facts import FactStore
+from inferscale_server.index import ExactIndex
+from inferscale_server.memory import MemoryService
+from inferscale_server.types import FactDraft
+from tests.memory.fakes import FakeEmbedder
+from tests.unit.builders import ALICE
+from tests.unit.engines import HEADER, World, world
+
+FACTS, BYTES_PER_ROW = 12, 8
+
+
+def brain_of(here: World, memory: MemoryService, registry: CollectorRegistry) -> Brain:
+    """As much of a server as counts what a user's memory takes."""
+    none = cast(Any, None)
+    return Brain(
+        none,
+        "m",
+        none,
+        memory,
+        memory.embedder,
+        here.catalog,
+        here.encoder,
+        none,
+        none,
+        none,
+        Metrics(registry),
+        KvSupport(bytes_per_row=BYTES_PER_ROW),
+        HEADER.key,
+        none,
+        disk=here.disk,
+    )
+
+
+async def footprint(folder: Path, *new: str) -> tuple[Footprint, Footprint]:
+    """Of Alice's memory at a start and once everything is encoded or loaded; the gauges tell the same."""
+    store = FactStore(folder / "facts.sqlite3")
+    here = world(folder=folder / "kv", facts={ALICE: list(store.oldest(ALICE, FACTS))})
+    memory = MemoryService(store, ExactIndex(), FakeEmbedder(), here.encoder)
+    await memory.start()
+    if new:
+        await memory.add(ALICE, [FactDraft(text) for text in new])
+        here.facts[ALICE] = list(memory.facts(ALICE))
+    registry = CollectorRegistry()
+    brain = brain_of(here, memory, registry)
+    here.encoder.added(ALICE, ())
+    cold = await brain.footprint(ALICE)
+    brain.refresh_metrics()
+    assert registry.get_sample_value("inferscale_encode_queue") == cold.queued + 1  # the header
+    await here.encoder.drain()
+    warm = await brain.footprint(ALICE)
+    brain.refresh_metrics()
+    assert registry.get_sample_value("inferscale_encode_queue") == warm.queued == 0
+    await memory.aclose()
+    return cold, warm
+
+
+async def test_a_restart_changes_nothing_of_what_a_memory_is_said_to_take(tmp_path: Path) -> None:
+    cold, warm = await footprint(tmp_path, *(f"alice saw bird {number}" for number in range(FACTS)))
+    assert (cold.tokens, cold.queued) == (0, FACTS)
+    again_cold, again = await footprint(tmp_path)
+    assert again_cold.tokens == again.tokens == warm.tokens > 0
+    assert again.facts == again_cold.facts == FACTS and again_cold.device_bytes == 0
+    assert again.disk_bytes == again_cold.disk_bytes == warm.disk_bytes
+    # The rows hold the primer too; after a restart nothing needs it.
+    assert warm.device_bytes > again.device_bytes == warm.tokens * BYTES_PER_ROW
