@@ -4,7 +4,7 @@ BIN := .venv/bin
 PACKAGES := inferscale_sdk server/inferscale_server
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long lint format bench docs clean
+.PHONY: help setup demo test test-fast test-long test-oldest lint format bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ test-fast: setup ## all tests that need no engine (under a minute)
 
 test-long: setup ## whole-server kills, soak, more model families
 	$(BIN)/pytest -m long
+
+test-oldest: ## LangChain and LlamaIndex at the oldest versions allowed, in an environment of their own
+	@scripts/check_oldest.sh
 
 lint: setup ## ruff, mypy, import rules
 	$(BIN)/ruff check .

@@ -109,6 +109,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             DELETE FROM embeddings_next WHERE id = old.id;
         END""",
     ),
+    (
+        "ALTER TABLE facts ADD COLUMN agent_id TEXT",
+        "ALTER TABLE facts ADD COLUMN run_id TEXT",
+        # The same table with one more kind of event: SQLite cannot change a CHECK.
+        """CREATE TABLE history_4 (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            owner_digest TEXT NOT NULL,
+            fact_id TEXT NOT NULL,
+            event TEXT NOT NULL CHECK (event IN ('added', 'updated', 'deleted', 'expired', 'superseded')),
+            at REAL NOT NULL,
+            text TEXT,
+            metadata TEXT
+        ) STRICT""",
+        "INSERT INTO history_4 SELECT number, owner_digest, fact_id, event, at, text, metadata FROM history",
+        "DROP TABLE history",
+        "ALTER TABLE history_4 RENAME TO history",
+        "CREATE INDEX history_of_fact ON history (owner_digest, fact_id, number)",
+        "CREATE INDEX history_superseded ON history (owner_digest, number) WHERE event = 'superseded'",
+    ),
 )
 """Migration n brings schema n to n + 1. Append only: what has been released is never edited."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from inferscale_server.extraction.extraction import Extraction
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import Owner
 
@@ -30,7 +31,8 @@ class Footprint:
 class Services:
     """The server behind the routes. `embed` gives one vector a text; `embedder` is the name that it answers to.
 
-    `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values.
+    `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values; `extraction`
+    is None where messages are not turned into facts.
     """
 
     memory: MemoryService
@@ -40,3 +42,4 @@ class Services:
     not_ready: Callable[[], str | None]
     status: Callable[[], Mapping[str, object]]
     default_k: int
+    extraction: Extraction | None = None
