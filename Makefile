@@ -1,10 +1,10 @@
 # `make demo` and `make test` do everything from a fresh clone: no account, no key, no GPU.
 SHELL := /bin/bash
 BIN := .venv/bin
-PACKAGES := inferscale_sdk server/inferscale_server
+PACKAGES := inferscale_sdk server/inferscale_server integrations/langchain/langchain_inferscale integrations/mem0/mem0_inferscale
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long lint format bench docs clean
+.PHONY: help setup demo test test-fast test-long test-oldest lint format bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,10 +24,14 @@ test-fast: setup ## all tests that need no engine (under a minute)
 test-long: setup ## whole-server kills, soak, more model families
 	$(BIN)/pytest -m long
 
+test-oldest: ## LangChain and LlamaIndex at the oldest versions allowed, in an environment of their own
+	@scripts/check_oldest.sh
+
 lint: setup ## ruff, mypy, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES)
+	MYPYPATH=integrations/llamaindex $(BIN)/mypy -p llama_index.llms.inferscale -p llama_index.memory.inferscale
 	$(BIN)/lint-imports
 
 format: setup ## let ruff rewrite the code

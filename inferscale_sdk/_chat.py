@@ -61,6 +61,10 @@ class ChatOptions(TypedDict, total=False):
     reasoning_effort: str | None
     stream_options: Mapping[str, object] | None
     metadata: Mapping[str, str] | None
+    agent_id: str | None
+    """Recall only facts of this agent, and remember for it."""
+    run_id: str | None
+    """The same for one run."""
     extra_body: Mapping[str, object] | None
     """Any other field of the body, such as vLLM's `top_k`; wins over the fields above."""
     extra_headers: Mapping[str, str] | None
@@ -79,7 +83,8 @@ class BoundChatOptions(ChatOptions, total=False):
 
 
 _KNOWN = frozenset(BoundChatOptions.__annotations__)
-_NOT_IN_BODY = frozenset({"messages", "session_id", "memory", "extra_body", "extra_headers", "timeout"})
+_NAMED = ("session_id", "agent_id", "run_id")
+_NOT_IN_BODY = frozenset({"messages", *_NAMED, "memory", "extra_body", "extra_headers", "timeout"})
 
 
 def build(user: str, query: str | None, *, stream: bool, options: BoundChatOptions) -> Call[ChatResponse]:
@@ -113,7 +118,7 @@ def _build_request(user: str, query: str | None, stream: bool, options: BoundCha
 def _body(user: str, query: str | None, stream: bool, options: BoundChatOptions) -> dict[str, object]:
     body: dict[str, object] = {key: value for key, value in options.items() if key not in _NOT_IN_BODY}
     body["messages"] = _messages(query, options.get("messages"))
-    body["inferscale"] = _inferscale(user, options.get("session_id"), options.get("memory"))
+    body["inferscale"] = _inferscale(user, options, options.get("memory"))
     if stream:
         body["stream"] = True
         if body.get("stream_options") is None:
@@ -140,10 +145,10 @@ def as_list(values: Sequence[Any], name: str) -> list[Any]:
     return list(values)
 
 
-def _inferscale(user: str, session_id: str | None, memory: MemoryOptions | None) -> dict[str, object]:
+def _inferscale(user: str, options: Mapping[str, object], memory: MemoryOptions | None) -> dict[str, object]:
     named: dict[str, object] = {"user_id": user}
-    if session_id is not None:
-        named["session_id"] = check_id(session_id, "session_id")
+    given = {name: cast("str", options[name]) for name in _NAMED if options.get(name) is not None}
+    named |= {name: check_id(value, name) for name, value in given.items()}
     if memory is not None:
         if not isinstance(memory, Mapping):
             raise TypeError(f"memory must be a dict such as {{'mode': 'text'}}, not {type(memory).__name__}")

@@ -25,6 +25,8 @@ class MemoryUse(Wire):
     prefilled_tokens: int = 0
     kv_source: dict[str, int] = Field(default_factory=dict)
     timings_ms: dict[str, float] = Field(default_factory=dict)
+    remember: str | None = None
+    """Of a chat that asked for it: queued, queue_full, nothing (to remember) or unusable."""
 
     @field_validator("kv_source", "timings_ms", mode="before")
     @classmethod

@@ -46,6 +46,10 @@ class ChatFeed:
         """The whole answer. Raises InferScaleError while there is more to come."""
         if not self.done:
             raise InferScaleError("the stream was closed or failed before its end: there is no final response")
+        return self.so_far()
+
+    def so_far(self) -> ChatResponse:
+        """The answer as far as it has come."""
         return parse_object(ChatResponse, self._sum.total(), self.request_id)
 
     def _read(self, event: str) -> ChatChunk:

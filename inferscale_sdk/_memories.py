@@ -48,13 +48,16 @@ class Memories:
         metadata: Mapping[str, object] | None = None,
         expires_at: Timestamp | None = None,
         infer: bool | None = None,
+        agent_id: str | None = None,
+        run_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AddResult:
         """Remember facts (texts, or FactInput dicts), or what messages say.
 
         Takes exactly one of `facts` and `messages`. Returns once all of it is committed, with one outcome a fact.
         `timestamp` (a datetime with a time zone, Unix seconds or ISO 8601 text), `session_id`, `metadata` and
-        `expires_at` (when to forget) hold for what names none of its own.
+        `expires_at` (when to forget) hold for what names none of its own, and so do `agent_id` and `run_id`, by which
+        facts can be listed, searched and deleted. A model makes facts of messages, unless `infer` is False.
         An `idempotency_key` of your own makes a repeat of the whole call safe; tries within one call share one anyway.
         """
         call = _memory_calls.add(
@@ -66,6 +69,8 @@ class Memories:
             metadata=metadata,
             expires_at=expires_at,
             infer=infer,
+            agent_id=agent_id,
+            run_id=run_id,
             idempotency_key=idempotency_key,
         )
         return self._transport.call(call)
@@ -73,27 +78,40 @@ class Memories:
     def search(
         self,
         user: str,
-        query: str,
+        query: str | None = None,
         *,
+        vector: Sequence[float] | None = None,
         k: int | None = None,
         min_score: float | None = None,
         filter: Filter | None = None,
+        agent_id: str | None = None,
+        run_id: str | None = None,
     ) -> SearchResult:
         """At most `k` facts of the user, best first, leaving out cosine similarities below `min_score` (-1 to 1).
 
+        Takes exactly one of `query` and `vector`, as many numbers as the server's embedder gives for a text.
         `filter` leaves out the rest before they are ranked: `{"topic": "pets"}` or `{"year": {"gte": 2024}}` over
-        metadata and the fact's own fields, combined by `and`, `or` and `not`.
+        metadata and the fact's own fields, combined by `and`, `or` and `not`; so do `agent_id` and `run_id`.
         """
-        call = _memory_calls.search(user, query, k=k, min_score=min_score, filter=filter)
+        scope = {"agent_id": agent_id, "run_id": run_id}
+        call = _memory_calls.search(user, query, vector=vector, k=k, min_score=min_score, filter=filter, **scope)
         return self._transport.call(call)
 
     def list(
-        self, user: str, *, limit: int | None = None, cursor: str | None = None, filter: Filter | None = None
+        self,
+        user: str,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        filter: Filter | None = None,
+        agent_id: str | None = None,
+        run_id: str | None = None,
     ) -> FactPage:
         """The user's facts, oldest first, `limit` a page; iterating the page goes on over all later ones."""
+        scope = {"agent_id": agent_id, "run_id": run_id}
 
         def page(at: str | None) -> Call[Slice[Fact]]:
-            return _memory_calls.list_page(user, limit=limit, cursor=at, filter=filter)
+            return _memory_calls.list_page(user, limit=limit, cursor=at, filter=filter, **scope)
 
         return FactPage.fetch(self._transport, Listing(page, cursor))
 
@@ -142,9 +160,9 @@ class Memories:
         """Forget one fact. Raises NotFoundError if this owner has none of that id (any more)."""
         return self._transport.call(_memory_calls.delete(id, user))
 
-    def delete_all(self, user: str) -> DeleteResult:
-        """Forget all facts of the user."""
-        return self._transport.call(_memory_calls.delete_all(user))
+    def delete_all(self, user: str, *, agent_id: str | None = None, run_id: str | None = None) -> DeleteResult:
+        """Forget all facts of the user, or those of this agent and this run."""
+        return self._transport.call(_memory_calls.delete_all(user, agent_id=agent_id, run_id=run_id))
 
     def export(self, user: str) -> FactExport:
         """All facts of the user, streamed, oldest first: text, metadata and times. Iterate the result."""
@@ -193,13 +211,16 @@ class AsyncMemories:
         metadata: Mapping[str, object] | None = None,
         expires_at: Timestamp | None = None,
         infer: bool | None = None,
+        agent_id: str | None = None,
+        run_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AddResult:
         """Remember facts (texts, or FactInput dicts), or what messages say.
 
         Takes exactly one of `facts` and `messages`. Returns once all of it is committed, with one outcome a fact.
         `timestamp` (a datetime with a time zone, Unix seconds or ISO 8601 text), `session_id`, `metadata` and
-        `expires_at` (when to forget) hold for what names none of its own.
+        `expires_at` (when to forget) hold for what names none of its own, and so do `agent_id` and `run_id`, by which
+        facts can be listed, searched and deleted. A model makes facts of messages, unless `infer` is False.
         An `idempotency_key` of your own makes a repeat of the whole call safe; tries within one call share one anyway.
         """
         call = _memory_calls.add(
@@ -211,6 +232,8 @@ class AsyncMemories:
             metadata=metadata,
             expires_at=expires_at,
             infer=infer,
+            agent_id=agent_id,
+            run_id=run_id,
             idempotency_key=idempotency_key,
         )
         return await self._transport.call(call)
@@ -218,27 +241,40 @@ class AsyncMemories:
     async def search(
         self,
         user: str,
-        query: str,
+        query: str | None = None,
         *,
+        vector: Sequence[float] | None = None,
         k: int | None = None,
         min_score: float | None = None,
         filter: Filter | None = None,
+        agent_id: str | None = None,
+        run_id: str | None = None,
     ) -> SearchResult:
         """At most `k` facts of the user, best first, leaving out cosine similarities below `min_score` (-1 to 1).
 
+        Takes exactly one of `query` and `vector`, as many numbers as the server's embedder gives for a text.
         `filter` leaves out the rest before they are ranked: `{"topic": "pets"}` or `{"year": {"gte": 2024}}` over
-        metadata and the fact's own fields, combined by `and`, `or` and `not`.
+        metadata and the fact's own fields, combined by `and`, `or` and `not`; so do `agent_id` and `run_id`.
         """
-        call = _memory_calls.search(user, query, k=k, min_score=min_score, filter=filter)
+        scope = {"agent_id": agent_id, "run_id": run_id}
+        call = _memory_calls.search(user, query, vector=vector, k=k, min_score=min_score, filter=filter, **scope)
         return await self._transport.call(call)
 
     async def list(
-        self, user: str, *, limit: int | None = None, cursor: str | None = None, filter: Filter | None = None
+        self,
+        user: str,
+        *,
+        limit: int | None = None,
+        cursor: str | None = None,
+        filter: Filter | None = None,
+        agent_id: str | None = None,
+        run_id: str | None = None,
     ) -> AsyncFactPage:
         """The user's facts, oldest first, `limit` a page; iterating the page goes on over all later ones."""
+        scope = {"agent_id": agent_id, "run_id": run_id}
 
         def page(at: str | None) -> Call[Slice[Fact]]:
-            return _memory_calls.list_page(user, limit=limit, cursor=at, filter=filter)
+            return _memory_calls.list_page(user, limit=limit, cursor=at, filter=filter, **scope)
 
         return await AsyncFactPage.fetch(self._transport, Listing(page, cursor))
 
@@ -287,9 +323,9 @@ class AsyncMemories:
         """Forget one fact. Raises NotFoundError if this owner has none of that id (any more)."""
         return await self._transport.call(_memory_calls.delete(id, user))
 
-    async def delete_all(self, user: str) -> DeleteResult:
-        """Forget all facts of the user."""
-        return await self._transport.call(_memory_calls.delete_all(user))
+    async def delete_all(self, user: str, *, agent_id: str | None = None, run_id: str | None = None) -> DeleteResult:
+        """Forget all facts of the user, or those of this agent and this run."""
+        return await self._transport.call(_memory_calls.delete_all(user, agent_id=agent_id, run_id=run_id))
 
     async def export(self, user: str) -> AsyncFactExport:
         """All facts of the user, streamed, oldest first: text, metadata and times. Iterate the result."""

@@ -69,6 +69,8 @@ class FactInput(_FactText, total=False):
     session_id: str | None
     metadata: Mapping[str, object] | None
     expires_at: Timestamp | None
+    agent_id: str | None
+    run_id: str | None
 
 
 def add(
@@ -81,6 +83,8 @@ def add(
     metadata: Mapping[str, object] | None = None,
     expires_at: Timestamp | None = None,
     infer: bool | None = None,
+    agent_id: str | None = None,
+    run_id: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[AddResult]:
     """Remember facts, or what messages say."""
@@ -95,6 +99,7 @@ def add(
         "metadata": metadata,
         "expires_at": time_json(expires_at, "expires_at"),
         "infer": infer,
+        **_scope(agent_id, run_id),
     }
     key = _checked_key(idempotency_key)
     timeout_s = _request.LONG_TIMEOUT_S
@@ -103,29 +108,50 @@ def add(
 
 
 def search(
-    user: str, query: str, *, k: int | None = None, min_score: float | None = None, filter: Filter | None = None
+    user: str,
+    query: str | None = None,
+    *,
+    vector: Sequence[float] | None = None,
+    k: int | None = None,
+    min_score: float | None = None,
+    filter: Filter | None = None,
+    agent_id: str | None = None,
+    run_id: str | None = None,
 ) -> Call[SearchResult]:
     """Find a user's facts by meaning."""
-    if not isinstance(query, str):
+    if (query is None) == (vector is None):
+        raise ValueError("search() takes either query or vector, exactly one of them")
+    if query is not None and not isinstance(query, str):
         raise TypeError(f"query must be a str, not {type(query).__name__}")
-    body = {"user_id": check_id(user), "query": query, "k": k, "min_score": min_score, "filter": filter}
+    wanted = {"query": query, "vector": None if vector is None else [float(number) for number in vector]}
+    body = {"user_id": check_id(user), **wanted, "k": k, "min_score": min_score, "filter": filter}
+    body |= _scope(agent_id, run_id)
     return Call(_request.post(f"{ROUTE}/search", body, user=user), reader(SearchResult))
 
 
 def list_page(
-    user: str, *, limit: int | None = None, cursor: str | None = None, filter: Filter | None = None
+    user: str,
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    filter: Filter | None = None,
+    agent_id: str | None = None,
+    run_id: str | None = None,
 ) -> Call[Slice[Fact]]:
     """One page of a user's facts."""
     size = None if limit is None else str(limit)
     where = None if filter is None else json.dumps(filter, ensure_ascii=False, allow_nan=False)
-    request = _request.get(ROUTE, user=check_id(user), limit=size, cursor=cursor, filter=where)
+    scope = _scope(agent_id, run_id)
+    request = _request.get(ROUTE, user=check_id(user), limit=size, cursor=cursor, filter=where, **scope)
     return Call(request, reader(FactSlice))
 
 
-def users_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Slice[UserCount]]:
-    """One page of the users that have facts."""
+def users_page(
+    *, limit: int | None = None, cursor: str | None = None, fact_id: str | None = None
+) -> Call[Slice[UserCount]]:
+    """One page of the users that have facts, or that one fact."""
     size = None if limit is None else str(limit)
-    return Call(_request.get("/v1/users", limit=size, cursor=cursor), reader(UserSlice))
+    return Call(_request.get("/v1/users", limit=size, cursor=cursor, fact_id=fact_id), reader(UserSlice))
 
 
 def update(
@@ -167,9 +193,10 @@ def delete(id: str, user: str | None = None) -> Call[DeleteResult]:
     return Call(_request.delete(ONE_ROUTE, _one_path(id), user=_checked(user)), reader(DeleteResult))
 
 
-def delete_all(user: str) -> Call[DeleteResult]:
-    """Forget all of a user's facts."""
-    return Call(_request.delete(ROUTE, user=check_id(user)), reader(DeleteResult))
+def delete_all(user: str, *, agent_id: str | None = None, run_id: str | None = None) -> Call[DeleteResult]:
+    """Forget all of a user's facts, or those of an agent or a run."""
+    request = _request.delete(ROUTE, user=check_id(user), **_scope(agent_id, run_id))
+    return Call(request, reader(DeleteResult))
 
 
 def footprint(user: str) -> Call[Footprint]:
@@ -191,6 +218,11 @@ def ready() -> Call[None]:
 def reader(model: type[W]) -> Callable[[Reply], W]:
     """A function that reads a reply as `model`."""
     return partial(parse_reply, model)
+
+
+def _scope(agent_id: str | None, run_id: str | None) -> dict[str, str | None]:
+    given = {"agent_id": agent_id, "run_id": run_id}
+    return {name: None if value is None else check_id(value, name) for name, value in given.items()}
 
 
 def _one_path(id: str) -> str:

@@ -21,6 +21,8 @@ class Fact(Wire):
     text: str
     speaker: str | None = None
     session_id: str | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
     timestamp: datetime | None = None
     metadata: dict[str, object] = Field(default_factory=dict)
     created_at: datetime | None = None
@@ -50,7 +52,10 @@ class SearchResult(Wire):
 
 
 class AddOutcome(Wire):
-    """What became of one fact: `status` is stored, duplicate, superseded or failed; `id` of the fact that now holds."""
+    """What became of one fact: `status` is stored, duplicate, superseded or failed; `id` of the fact that now holds.
+
+    Superseded is an older fact whose place one of this add took: `id` and `text` are the older one's.
+    """
 
     id: str | None = None
     text: str = ""
@@ -74,8 +79,9 @@ class AddResult(Wire):
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Ids of the facts that hold what was added, without the failed ones."""
-        return tuple(outcome.id for outcome in self.results if outcome.id is not None)
+        """Ids of the facts that hold what was added, without the failed ones and those that were superseded."""
+        holding = (outcome for outcome in self.results if outcome.status != "superseded")
+        return tuple(outcome.id for outcome in holding if outcome.id is not None)
 
 
 class Slice(Wire, Generic[T]):
@@ -102,7 +108,7 @@ class UserSlice(Slice[UserCount]):
 
 
 class FactEvent(Wire):
-    """What happened to a fact: `event` is added, updated, deleted or expired, `at` is when (UTC).
+    """What happened to a fact: `event` is added, updated, deleted, expired or superseded, `at` is when (UTC).
 
     The others are what the fact was since then; None for all events once the fact is gone.
     """

@@ -57,9 +57,9 @@ def for_owner(route: str, path: str, user: str) -> Request:
     return Request("GET", route, path, {}, owner_headers(user))
 
 
-def delete(route: str, path: str | None = None, *, user: str | None = None) -> Request:
-    """A DELETE; `user` sets `user_id` and the shard header."""
-    return _bare("DELETE", route, path, user, {})
+def delete(route: str, path: str | None = None, *, user: str | None = None, **params: str | None) -> Request:
+    """A DELETE; `user` sets `user_id` and the shard header, None parameters are left out."""
+    return _bare("DELETE", route, path, user, params)
 
 
 def post(

@@ -29,6 +29,11 @@ class ChatStream:
         return self._feed.request_id
 
     @property
+    def so_far(self) -> ChatResponse:
+        """The answer as far as it has been read: text and tool calls may be cut off anywhere."""
+        return self._feed.so_far()
+
+    @property
     def text_stream(self) -> Iterator[str]:
         """The pieces of the first choice's text."""
         return (chunk.text for chunk in self._chunks if chunk.text)
@@ -88,6 +93,11 @@ class AsyncChatStream:
     def request_id(self) -> str | None:
         """The server's `x-request-id`."""
         return self._feed.request_id
+
+    @property
+    def so_far(self) -> ChatResponse:
+        """The answer as far as it has been read: text and tool calls may be cut off anywhere."""
+        return self._feed.so_far()
 
     @property
     def text_stream(self) -> AsyncIterator[str]:

@@ -19,9 +19,13 @@ class Users:
         """The same methods, returning headers and status with the parsed result behind `.parse()`."""
         return UsersWithRawResponse(self._transport)
 
-    def list(self, *, limit: int | None = None, cursor: str | None = None) -> UserPage:
-        """The users that have facts, with their counts, `limit` a page; iterating goes on over all later pages."""
-        return UserPage.fetch(self._transport, Listing(lambda at: users_page(limit=limit, cursor=at), cursor))
+    def list(self, *, limit: int | None = None, cursor: str | None = None, fact_id: str | None = None) -> UserPage:
+        """The users that have facts, with their counts, `limit` a page; iterating goes on over all later pages.
+
+        With `fact_id`, only the user whose fact it is, none if there is no such fact.
+        """
+        pages = Listing(lambda at: users_page(limit=limit, cursor=at, fact_id=fact_id), cursor)
+        return UserPage.fetch(self._transport, pages)
 
 
 class AsyncUsers:
@@ -35,8 +39,12 @@ class AsyncUsers:
         """The same methods, returning headers and status with the parsed result behind `.parse()`."""
         return AsyncUsersWithRawResponse(self._transport)
 
-    async def list(self, *, limit: int | None = None, cursor: str | None = None) -> AsyncUserPage:
-        """The users that have facts, with their counts, `limit` a page; iterating goes on over all later pages."""
-        return await AsyncUserPage.fetch(
-            self._transport, Listing(lambda at: users_page(limit=limit, cursor=at), cursor)
-        )
+    async def list(
+        self, *, limit: int | None = None, cursor: str | None = None, fact_id: str | None = None
+    ) -> AsyncUserPage:
+        """The users that have facts, with their counts, `limit` a page; iterating goes on over all later pages.
+
+        With `fact_id`, only the user whose fact it is, none if there is no such fact.
+        """
+        pages = Listing(lambda at: users_page(limit=limit, cursor=at, fact_id=fact_id), cursor)
+        return await AsyncUserPage.fetch(self._transport, pages)

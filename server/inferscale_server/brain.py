@@ -19,6 +19,8 @@ from inferscale_server.edge.metrics import Metrics
 from inferscale_server.edge.services import Footprint, Services
 from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.encode import Encoder
+from inferscale_server.extraction.backlog import TurnBacklog
+from inferscale_server.extraction.extraction import Extraction
 from inferscale_server.heap import keep_all
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
@@ -63,6 +65,8 @@ class Brain:
     header_key: ChunkKey
     engine_stats: Callable[[], Awaitable[list[dict[str, Any]]]]
     disk: KvDisk | None = None
+    extraction: Extraction | None = None
+    backlog: TurnBacklog | None = None
     workers: list[dict[str, Any]] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -71,6 +75,8 @@ class Brain:
         """Sweep what expires and, in KV mode, encode what was stored before this start; in the background, from now."""
         keep_all()
         self._tasks.append(asyncio.create_task(sweep_forever(self.memory)))
+        if self.backlog is not None:
+            self._tasks.append(asyncio.create_task(self.backlog.run()))
         if self.support.refusals:
             return
         for owner in self.memory.owners():
@@ -105,6 +111,7 @@ class Brain:
             default_k=self.config.k,
             # After a reindexing the configured name is still the old one's.
             embedder_options=frozenset({self.config.embedder} if self.memory.embedder is self.embedder else ()),
+            extraction=self.extraction,
         )
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -155,6 +162,7 @@ class Brain:
     def refresh_metrics(self) -> None:
         """Set the gauges."""
         self.metrics.encode_queue(self.encoder.queued())
+        self.metrics.remember_queue(0 if self.backlog is None else len(self.backlog))
         self.metrics.slab(self.catalog.rows_used, self.catalog.rows)
         if self.disk is not None:
             self.metrics.kv_disk(self.disk.shelf.bytes, len(self.disk.shelf))
@@ -184,6 +192,12 @@ class Brain:
                 "queued": self.encoder.queued(),
                 "running": self.encoder.running(),
                 "results": dict(self.encoder.results),
+            },
+            "extraction": {
+                "extractor": self.config.extractor,
+                "from": self.config.extract_from,
+                "contradictions": "model" if self.config.judged_by_model else "rule",
+                "queued": 0 if self.backlog is None else len(self.backlog),
             },
             "workers": self.workers,
             "faults": dict(self.faults),

@@ -31,7 +31,8 @@ ENV_PREFIX = "INFERSCALE_"
 CLIENT_ENV = frozenset({"BASE_URL", "API_KEY", "LOG"})
 """`INFERSCALE_*` variables that belong to the SDK."""
 OPENAI_KEY = "OPENAI_API_KEY"
-"""Taken for `embedder_key` when nothing else is given for it."""
+"""Taken for `embedder_key` and `extractor_key` when nothing else is given for them."""
+EXTRACTORS = ("llm", "mem0", "verbatim", "off")
 
 SQLITE = "sqlite:///"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -50,6 +51,11 @@ class ServerConfig(BaseModel):
     embedder: str = "minilm"
     embedder_url: str | None = None
     embedder_key: SecretStr | None = None
+    extractor: str = "llm"
+    extractor_url: str | None = None
+    extractor_key: SecretStr | None = None
+    extract_from: Literal["user", "both"] = "user"
+    contradictions: Literal["auto", "model", "rule"] = "auto"
     index: Literal["auto", "exact", "faiss", "cuvs"] = "auto"
     recipe: Literal["primer", "isolated"] = "primer"
     primer_facts: int = Field(default=20, ge=1, le=200)
@@ -98,6 +104,13 @@ class ServerConfig(BaseModel):
             raise ValueError("no path after sqlite:///")
         return url
 
+    @field_validator("extractor")
+    @classmethod
+    def _known_extractor(cls, name: str) -> str:
+        if name not in EXTRACTORS and not name.startswith("openai:"):
+            raise ValueError(f"it is none of {', '.join(EXTRACTORS)} and openai:MODEL[@URL]")
+        return name
+
     @property
     def public(self) -> bool:
         """Can other machines reach the address that is listened on?"""
@@ -112,6 +125,17 @@ class ServerConfig(BaseModel):
     def embedder_secret(self) -> str | None:
         """The key for an embedder endpoint, in the clear."""
         return None if self.embedder_key is None else self.embedder_key.get_secret_value()
+
+    @property
+    def extractor_secret(self) -> str | None:
+        """The key for an extractor endpoint, in the clear."""
+        return None if self.extractor_key is None else self.extractor_key.get_secret_value()
+
+    @property
+    def judged_by_model(self) -> bool:
+        """Does a model decide what is a duplicate or a contradiction? The embedded one is too small for that."""
+        capable = self.model is not None or self.extractor.startswith("openai:")
+        return self.contradictions == "model" or (self.contradictions == "auto" and capable)
 
     @property
     def data_path(self) -> Path:
@@ -147,7 +171,8 @@ def load_config(
     if file is not None:
         given |= _from_file(file)
     if environ.get(OPENAI_KEY):
-        given.setdefault("embedder_key", Given(environ[OPENAI_KEY], f"environment variable {OPENAI_KEY}"))
+        for key in ("embedder_key", "extractor_key"):
+            given.setdefault(key, Given(environ[OPENAI_KEY], f"environment variable {OPENAI_KEY}"))
     given |= _from_environ(environ)
     given |= {key: Given(value, _flag(key)) for key, value in flags.items() if value is not None}
     try:

@@ -114,6 +114,29 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE history ADD COLUMN occurred_at REAL",
         "ALTER TABLE history ADD COLUMN session_id TEXT",
     ),
+    (
+        "ALTER TABLE facts ADD COLUMN agent_id TEXT",
+        "ALTER TABLE facts ADD COLUMN run_id TEXT",
+        # The same table with one more kind of event: SQLite cannot change a CHECK.
+        """CREATE TABLE history_5 (
+            number INTEGER PRIMARY KEY AUTOINCREMENT,
+            owner_digest TEXT NOT NULL,
+            fact_id TEXT NOT NULL,
+            event TEXT NOT NULL CHECK (event IN ('added', 'updated', 'deleted', 'expired', 'superseded')),
+            at REAL NOT NULL,
+            text TEXT,
+            metadata TEXT,
+            speaker TEXT,
+            occurred_at REAL,
+            session_id TEXT
+        ) STRICT""",
+        "INSERT INTO history_5 SELECT number, owner_digest, fact_id, event, at, text, metadata, speaker, occurred_at, "
+        "session_id FROM history",
+        "DROP TABLE history",
+        "ALTER TABLE history_5 RENAME TO history",
+        "CREATE INDEX history_of_fact ON history (owner_digest, fact_id, number)",
+        "CREATE INDEX history_superseded ON history (owner_digest, number) WHERE event = 'superseded'",
+    ),
 )
 """Migration n brings schema n to n + 1. Append only: what has been released is never edited."""
 

@@ -64,18 +64,21 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
 
 
-def parse_endpoint(name: str, url: str | None = None, key: str | None = None) -> Endpoint:
-    """The endpoint of "openai:MODEL" or "openai:MODEL@URL"; an URL in the name wins. Raises ConfigError."""
+def parse_endpoint(name: str, url: str | None = None, key: str | None = None, option: str = "embedder") -> Endpoint:
+    """The endpoint of "openai:MODEL" or "openai:MODEL@URL"; an URL in the name wins.
+
+    Raises ConfigError that names `option`.
+    """
     model, _, written = name.removeprefix(PREFIX).partition("@")
     base = (written or url or DEFAULT_URL).rstrip("/")
     if not model:
-        raise ConfigError(f"option 'embedder': value {name!r} names no model: write {PREFIX}MODEL")
+        raise ConfigError(f"option {option!r}: value {name!r} names no model: write {PREFIX}MODEL")
     try:
         parsed = httpx.URL(base)
     except httpx.InvalidURL as error:
-        raise ConfigError(f"option 'embedder_url': value {base!r} is not a URL: {error}") from error
+        raise ConfigError(f"option '{option}_url': value {base!r} is not a URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
-        raise ConfigError(f"option 'embedder_url': value {base!r} must be http(s)://host/path, without a password")
+        raise ConfigError(f"option '{option}_url': value {base!r} must be http(s)://host/path, without a password")
     return Endpoint(model, base, key)
 
 

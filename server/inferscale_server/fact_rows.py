@@ -10,17 +10,20 @@ import json
 import sqlite3
 import unicodedata
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from inferscale_server.errors import Conflict
-from inferscale_server.history import note_end, note_return
-from inferscale_server.types import AddOutcome, Fact, FactDraft, ImportedFact, Owner
+from inferscale_server.history import note_end, note_return, note_superseded
+from inferscale_server.types import AddOutcome, Fact, FactDraft, ImportedFact, Owner, Scope, Successor
 
-COLUMNS = "id, tenant, user, seq, text, speaker, occurred_at, session_id, metadata, created_at, updated_at, expires_at"
+COLUMNS = (
+    "id, tenant, user, seq, text, speaker, occurred_at, session_id, metadata, agent_id, run_id, "
+    "created_at, updated_at, expires_at"
+)
 DUPLICATE = "already stored; time and metadata unchanged"
 OVERDUE = "expires_at has passed already"
 
@@ -31,14 +34,14 @@ def add_one(
     """Insert one draft with its embedding (see FactStore.add), unless it is a duplicate or has expired already."""
     if draft.expires_at is not None and draft.expires_at <= now:
         return AddOutcome(None, draft.text, "failed", OVERDUE)
-    known = _same_fact(connection, owner, _sameness(draft.text, draft.speaker))
+    known = _same_fact(connection, owner, _sameness(draft))
     if known is not None:
         return AddOutcome(known, draft.text, "duplicate", DUPLICATE)
     fact = _born(connection, owner, draft, now)
     connection.execute(
-        "INSERT INTO facts (id, tenant, user, sameness, text, speaker, occurred_at, session_id, metadata, created_at, "
-        "updated_at, expires_at, embedding) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (fact.id, owner.tenant, owner.user, _sameness(fact.text, fact.speaker), *_columns(fact), _packed(row)),
+        "INSERT INTO facts (id, tenant, user, sameness, text, speaker, occurred_at, session_id, metadata, agent_id, "
+        "run_id, created_at, updated_at, expires_at, embedding) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (fact.id, owner.tenant, owner.user, _sameness(fact), *_columns(fact), _packed(row)),
     )
     if isinstance(draft, ImportedFact):
         note_return(connection, fact)
@@ -53,7 +56,7 @@ def _born(connection: sqlite3.Connection, owner: Owner, draft: FactDraft, now: f
         created = now if draft.created_at is None else draft.created_at
         updated = created if draft.updated_at is None else draft.updated_at
     said = (draft.text, draft.speaker, draft.occurred_at, draft.session_id, draft.metadata)
-    return Fact(fact_id, owner, 0, *said, created, updated, draft.expires_at)
+    return Fact(fact_id, owner, 0, *said, created, updated, draft.expires_at, draft.agent_id, draft.run_id)
 
 
 def _is_free(connection: sqlite3.Connection, fact_id: str) -> bool:
@@ -71,7 +74,7 @@ def _same_fact(connection: sqlite3.Connection, owner: Owner, sameness: bytes) ->
 
 def check_unique(connection: sqlite3.Connection, fact: Fact) -> None:
     """Raises Conflict when another fact of the owner says the same."""
-    if _same_fact(connection, fact.owner, _sameness(fact.text, fact.speaker)) not in (None, fact.id):
+    if _same_fact(connection, fact.owner, _sameness(fact)) not in (None, fact.id):
         raise Conflict("another fact of this user says the same", code="duplicate_fact", param="text")
 
 
@@ -79,10 +82,10 @@ def rewrite(connection: sqlite3.Connection, fact: Fact, embedding: npt.NDArray[n
     """Bring the row of this id up to `fact`; an embedding of None stays as it is. False when there is no such row."""
     changed = connection.execute(
         "UPDATE facts SET sameness = ?, text = ?, speaker = ?, occurred_at = ?, session_id = ?, metadata = ?, "
-        "created_at = ?, updated_at = ?, expires_at = ?, embedding = ifnull(?, embedding) "
+        "agent_id = ?, run_id = ?, created_at = ?, updated_at = ?, expires_at = ?, embedding = ifnull(?, embedding) "
         "WHERE tenant = ? AND user = ? AND id = ?",
         (
-            _sameness(fact.text, fact.speaker),
+            _sameness(fact),
             *_columns(fact),
             None if embedding is None else _packed(embedding),
             *(fact.owner.tenant, fact.owner.user, fact.id),
@@ -105,15 +108,39 @@ def end_facts(
     bump_epoch(connection, owner)
 
 
-def _sameness(text: str, speaker: str | None) -> bytes:
-    """What two facts share when they are the same: a hash of normalised text and speaker."""
-    parts = [unicodedata.normalize("NFC", text).strip(), speaker]
+def supersede(
+    connection: sqlite3.Connection, old: Mapping[str, Fact], new_ids: Mapping[str, str], at: float
+) -> tuple[AddOutcome, ...]:
+    """Facts go from here, and from every recall, because `new_ids` of them say otherwise; their history stays.
+
+    `old` by id; `new_ids` from an old fact's id to its successor's. One outcome for each old fact.
+    """
+    for fact in old.values():
+        note_superseded(connection, fact, new_ids[fact.id], at)
+        connection.execute("DELETE FROM facts WHERE id = ?", (fact.id,))
+    if old:
+        bump_epoch(connection, next(iter(old.values())).owner)
+    return tuple(AddOutcome(one.id, one.text, "superseded", f"by {new_ids[one.id]}") for one in old.values())
+
+
+def successors_in(outcomes: Sequence[AddOutcome], successors: Sequence[Successor]) -> dict[str, str]:
+    """From the id of each fact that goes to the id of the one that takes its place, as far as that was stored."""
+    taken = ((one.old_id, outcomes[one.draft]) for one in successors)
+    return {old: new.id for old, new in taken if new.status == "stored" and new.id is not None}
+
+
+def _sameness(fact: Fact | FactDraft) -> bytes:
+    """What two facts share when they are the same: a hash of normalised text and speaker, and of their scope."""
+    scope = Scope(fact.agent_id, fact.run_id)
+    parts = [unicodedata.normalize("NFC", fact.text).strip(), fact.speaker]
+    if scope != Scope():  # the same words in another scope are another fact: each scope can be deleted by itself
+        parts += [scope.agent_id, scope.run_id]
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 
 def _columns(fact: Fact) -> tuple[object, ...]:
     said = (fact.text, fact.speaker, fact.occurred_at, fact.session_id, _packed_metadata(fact))
-    return (*said, fact.created_at, fact.updated_at, fact.expires_at)
+    return (*said, fact.agent_id, fact.run_id, fact.created_at, fact.updated_at, fact.expires_at)
 
 
 def _packed_metadata(fact: Fact) -> str:
@@ -139,11 +166,15 @@ def fact_of_row(
     occurred_at: float | None,
     session_id: str | None,
     metadata: str,
-    *times: float,
+    agent_id: str | None,
+    run_id: str | None,
+    created_at: float,
+    updated_at: float,
+    expires_at: float | None,
 ) -> Fact:
     """The fact of a row of COLUMNS."""
     said = (text, speaker, occurred_at, session_id, json.loads(metadata))
-    return Fact(fact_id, Owner(tenant, user), seq, *said, *times)
+    return Fact(fact_id, Owner(tenant, user), seq, *said, created_at, updated_at, expires_at, agent_id, run_id)
 
 
 def bump_epoch(connection: sqlite3.Connection, owner: Owner) -> None:

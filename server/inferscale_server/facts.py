@@ -28,9 +28,11 @@ from inferscale_server.fact_rows import (
     end_facts,
     fact_of_row,
     rewrite,
+    successors_in,
+    supersede,
 )
 from inferscale_server.filters import Filter
-from inferscale_server.history import drop_tombstones, note_update, read_history
+from inferscale_server.history import drop_tombstones, note_update, read_history, superseded_of
 from inferscale_server.limits import MAX_BYTES_PER_OWNER, MAX_FACTS_PER_OWNER
 from inferscale_server.outcomes import drop_old_outcomes, earlier_outcomes, forget_outcomes_of, keep_outcomes
 from inferscale_server.types import (
@@ -42,6 +44,7 @@ from inferscale_server.types import (
     FactPage,
     IdempotencyKey,
     Owner,
+    Successor,
     UserCount,
     UserPage,
 )
@@ -101,13 +104,16 @@ class FactStore:
         drafts: Sequence[FactDraft],
         embeddings: Sequence[npt.NDArray[np.float32]] | npt.NDArray[np.float32],
         idempotency: IdempotencyKey | None = None,
+        successors: Sequence[Successor] = (),
     ) -> tuple[AddOutcome, ...]:
         """Store the drafts in one transaction; row i of `embeddings` is draft i's: float32
         [dimension], or [pieces, dimension] for a long text.
 
         A draft whose text (after NFC and strip) and speaker the owner has already is a duplicate, also within this
         call; one that has expired already fails. With a key, a repeat stores nothing and returns what the first one
-        did. Raises StorageFull when the owner would exceed a limit, Conflict for a key that came with another body.
+        did. Facts that `successors` names go when the draft that takes their place was stored, each with an outcome
+        `superseded` behind those of the drafts; only their history is left. Raises StorageFull when the owner would
+        exceed a limit, Conflict for a key that came with another body.
         """
         assert all(one.dtype == np.float32 and one.ndim in (1, 2) for one in embeddings), embeddings
         assert len(drafts) == len(embeddings), (len(drafts), len(embeddings))
@@ -119,11 +125,17 @@ class FactStore:
                     return earlier
             rows = zip(drafts, embeddings, strict=True)
             outcomes = tuple(add_one(connection, owner, draft, row, now) for draft, row in rows)
+            outcomes += self._supersede(connection, owner, successors_in(outcomes, successors), now)
             if any(outcome.status == "stored" for outcome in outcomes):
                 self._check_quota(connection, owner)
             if idempotency is not None:
                 keep_outcomes(connection, owner, idempotency, outcomes, now)
         return outcomes
+
+    def keep(self, owner: Owner, idempotency: IdempotencyKey, outcomes: Sequence[AddOutcome]) -> None:
+        """Remember what became of a write that was made of several adds."""
+        with self._database.transaction() as connection:
+            keep_outcomes(connection, owner, idempotency, outcomes, self.now())
 
     def earlier(
         self, owner: Owner, idempotency: IdempotencyKey, drafts: Sequence[FactDraft]
@@ -208,12 +220,18 @@ class FactStore:
             rows = connection.execute("SELECT tenant, user FROM usage ORDER BY tenant, user").fetchall()
         return tuple(Owner(tenant, user) for tenant, user in rows)
 
-    def users(self, tenant: str, limit: int, cursor: str | None = None) -> UserPage:
-        """Up to `limit` users of the tenant who have facts, by name. Raises InvalidRequest for limit or cursor."""
+    def users(self, tenant: str, limit: int, cursor: str | None = None, fact_id: str | None = None) -> UserPage:
+        """Up to `limit` users of the tenant who have facts, by name; with `fact_id`, the one whose fact it is.
+
+        Raises InvalidRequest for limit or cursor.
+        """
         check_limit(limit)
-        query = "SELECT user, facts FROM usage WHERE tenant = ? AND user > ? ORDER BY user LIMIT ?"
+        query = (
+            "SELECT user, facts FROM usage WHERE tenant = ?1 AND user > ?2 "
+            "AND (?4 IS NULL OR user = (SELECT user FROM facts WHERE id = ?4 AND tenant = ?1)) ORDER BY user LIMIT ?3"
+        )
         with self._database.reading() as connection:
-            rows = connection.execute(query, (tenant, user_of(tenant, cursor), limit + 1)).fetchall()
+            rows = connection.execute(query, (tenant, user_of(tenant, cursor), limit + 1, fact_id)).fetchall()
         users = tuple(UserCount(user, facts) for user, facts in rows[:limit])
         return UserPage(users, cursor_after_user(tenant, users[-1].user) if len(rows) > limit else None)
 
@@ -231,26 +249,30 @@ class FactStore:
         return bool(self.delete_many({owner: (fact_id,)})[owner])
 
     def delete_many(self, doomed: Mapping[Owner, Sequence[str]]) -> dict[Owner, frozenset[str]]:
-        """Delete facts of several owners, all or none; returns which there were. Bumps the epochs of their owners."""
+        """Delete facts of several owners, all or none; returns which there were. Bumps the epochs of their owners.
+
+        Of a fact that was superseded, what is left of it in the history goes.
+        """
         query = "SELECT id FROM facts WHERE tenant = ? AND user = ? AND id IN (SELECT value FROM json_each(?))"
         gone: dict[Owner, frozenset[str]] = {}
         with self._database.transaction() as connection:
             for owner, ids in doomed.items():
                 rows = connection.execute(query, (owner.tenant, owner.user, json.dumps(list(ids)))).fetchall()
-                gone[owner] = frozenset(row[0] for row in rows)
-                if rows:
+                kept = set(superseded_of(connection, owner)) & set(ids)
+                gone[owner] = frozenset(row[0] for row in rows) | kept
+                if gone[owner]:
                     end_facts(connection, owner, tuple(gone[owner]), "deleted", self.now())
         return gone
 
     def delete_owner(self, owner: Owner) -> tuple[str, ...]:
-        """Delete all facts and idempotency keys of one owner, return the facts' ids, oldest first.
+        """Delete all facts, superseded ones and idempotency keys of one owner, return the facts' ids, oldest first.
 
         Bumps the epoch even when there are none.
         """
         query = "SELECT id FROM facts WHERE tenant = ? AND user = ? ORDER BY seq"
         with self._database.transaction() as connection:
             ids = tuple(row[0] for row in connection.execute(query, (owner.tenant, owner.user)).fetchall())
-            end_facts(connection, owner, ids, "deleted", self.now())
+            end_facts(connection, owner, (*ids, *superseded_of(connection, owner)), "deleted", self.now())
             forget_outcomes_of(connection, owner)
         return ids
 
@@ -335,6 +357,16 @@ class FactStore:
             raise StorageFull(
                 f"a user can have {self._max_bytes_per_owner} bytes of texts and metadata; nothing was stored"
             )
+
+    def _supersede(
+        self, connection: sqlite3.Connection, owner: Owner, new_ids: Mapping[str, str], now: float
+    ) -> tuple[AddOutcome, ...]:
+        if not new_ids:
+            return ()
+        query = f"SELECT {COLUMNS} FROM facts WHERE tenant = ? AND user = ? AND id IN (SELECT value FROM json_each(?))"
+        rows = connection.execute(query, (owner.tenant, owner.user, json.dumps(list(new_ids)))).fetchall()
+        old = {fact.id: fact for fact in (fact_of_row(*row) for row in rows)}
+        return supersede(connection, old, new_ids, now)
 
     def _scan(self, owner: Owner, after: int, rows: int, now: float) -> tuple[Fact, ...]:
         where = "tenant = ? AND user = ? AND seq > ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY seq LIMIT ?"

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from inferscale_server.errors import InvalidRequest
 from inferscale_server.limits import MAX_FILTER_CONDITIONS, MAX_FILTER_DEPTH, MAX_FILTER_VALUES
 from inferscale_server.moments import parse_timestamp
-from inferscale_server.types import Fact
+from inferscale_server.types import Fact, Scope
 
 OPERATORS = frozenset({"eq", "ne", "in", "nin", "gt", "gte", "lt", "lte", "contains"})
 TIMES = frozenset({"timestamp", "created_at", "updated_at", "expires_at"})
-WORDS = frozenset({"speaker", "session_id", "id"})
+WORDS = frozenset({"speaker", "session_id", "agent_id", "run_id", "id"})
 SHOWN_CHARS = 100
 
 Scalar = str | int | float | bool | None
@@ -80,6 +80,14 @@ Filter = Condition | AllOf | AnyOf | NoneOf
 def parse_filter(value: object) -> Filter:
     """The filter that a client wrote, as JSON values. Raises InvalidRequest with code "invalid_filter"."""
     return _Parser().parse(value, 1)
+
+
+def within(where: Filter | None, scope: Scope) -> Filter | None:
+    """`where`, and besides only facts of this scope; None when nothing is left out."""
+    named = {"agent_id": scope.agent_id, "run_id": scope.run_id}
+    parts: list[Filter] = [Condition(key, "eq", value) for key, value in named.items() if value is not None]
+    parts += [] if where is None else [where]
+    return _all_of(parts) if parts else None
 
 
 class _Parser:

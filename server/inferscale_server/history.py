@@ -15,6 +15,8 @@ from inferscale_server.types import Fact, FactEvent, FactHistory, Owner
 
 MAX_UPDATES_KEPT = 100
 """Of each fact; older ones go. Otherwise updates would be a way around the quota."""
+MAX_SUPERSEDED_KEPT = 1_000
+"""Facts of each owner whose words are kept after another one took their place; the oldest are wiped."""
 
 _INSERT = "INSERT INTO history (owner_digest, fact_id, event, at)"
 _SAID = ("text", "metadata", "speaker", "occurred_at", "session_id")
@@ -56,12 +58,37 @@ def note_end(
         "(SELECT 1 FROM history WHERE owner_digest = ? AND fact_id = facts.id) ORDER BY seq",
         (digest, ids, digest),
     )
-    connection.execute(
-        f"UPDATE history SET {', '.join(f'{column} = NULL' for column in _SAID)} "
-        "WHERE owner_digest = ? AND fact_id IN (SELECT value FROM json_each(?))",
-        (digest, ids),
-    )
+    _wipe(connection, owner, fact_ids)
     connection.execute(f"{_INSERT} SELECT ?, value, ?, ? FROM json_each(?)", (digest, event, at, ids))
+
+
+def note_superseded(connection: sqlite3.Connection, old: Fact, new_id: str, at: float) -> None:
+    """`new_id` takes the place of `old`, whose words stay here; not those of one that was to expire some day."""
+    key = (old.owner.digest(), old.id)
+    if connection.execute(f"SELECT 1 FROM history WHERE {_OF_FACT} LIMIT 1", key).fetchone() is None:
+        _note(connection, old, "added", old.created_at)
+    connection.execute(
+        "INSERT INTO history (owner_digest, fact_id, event, at, metadata) VALUES (?, ?, 'superseded', ?, ?)",
+        (*key, at, json.dumps({"by": new_id})),
+    )
+    if old.expires_at is not None:
+        _wipe(connection, old.owner, (old.id,))
+    beyond = (
+        "SELECT fact_id FROM history WHERE owner_digest = ? AND event = 'superseded' "
+        "ORDER BY number DESC LIMIT -1 OFFSET ?"
+    )
+    too_old = connection.execute(beyond, (old.owner.digest(), MAX_SUPERSEDED_KEPT)).fetchall()
+    if too_old:
+        _wipe(connection, old.owner, [row[0] for row in too_old])
+
+
+def superseded_of(connection: sqlite3.Connection, owner: Owner) -> tuple[str, ...]:
+    """Ids of the owner's facts whose last event is that another took their place."""
+    query = (
+        "SELECT fact_id FROM history AS one WHERE owner_digest = ? AND event = 'superseded' AND number = "
+        "(SELECT max(number) FROM history WHERE owner_digest = one.owner_digest AND fact_id = one.fact_id)"
+    )
+    return tuple(row[0] for row in connection.execute(query, (owner.digest(),)).fetchall())
 
 
 def read_history(connection: sqlite3.Connection, owner: Owner, fact_id: str) -> FactHistory:
@@ -83,6 +110,14 @@ def drop_tombstones(connection: sqlite3.Connection, before: float) -> int:
     found = connection.execute(ended, (before,)).fetchall()
     connection.executemany(f"DELETE FROM history WHERE {_OF_FACT}", found)
     return len(found)
+
+
+def _wipe(connection: sqlite3.Connection, owner: Owner, fact_ids: Sequence[str]) -> None:
+    connection.execute(
+        f"UPDATE history SET {', '.join(f'{column} = NULL' for column in _SAID)} "
+        "WHERE owner_digest = ? AND fact_id IN (SELECT value FROM json_each(?))",
+        (owner.digest(), json.dumps(list(fact_ids))),
+    )
 
 
 def _note(connection: sqlite3.Connection, fact: Fact, event: str, at: float) -> None:

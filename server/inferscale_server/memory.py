@@ -11,11 +11,12 @@ invisible at once, because everything that reads looks at the clock; `maintain` 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ import numpy.typing as npt
 from inferscale_server.deletions import Deletions
 from inferscale_server.embed import Embedder
 from inferscale_server.embedding import EmbeddingThread
-from inferscale_server.errors import NotFound, Unavailable
+from inferscale_server.errors import Conflict, NotFound, Unavailable
 from inferscale_server.facts import FactStore
 from inferscale_server.filters import Filter
 from inferscale_server.forget import Doomed, forget_expired, forget_facts, forget_owner
@@ -34,8 +35,9 @@ from inferscale_server.known import KnownFacts
 from inferscale_server.limits import DEFAULT_PAGE, MAX_FACTS_PER_OWNER
 from inferscale_server.nearest import Question, nearest
 from inferscale_server.reindex import catch_up, prepare, rebuild, switch
-from inferscale_server.remember import remember
+from inferscale_server.remember import Remembered, remember
 from inferscale_server.revise import Revised, revise
+from inferscale_server.sink import EncodeSink
 from inferscale_server.trigrams import TrigramIndex
 from inferscale_server.turns import Turns
 from inferscale_server.types import (
@@ -50,6 +52,7 @@ from inferscale_server.types import (
     ImportedFact,
     Owner,
     Scored,
+    Successor,
     UserPage,
 )
 
@@ -59,22 +62,6 @@ Floats = npt.NDArray[np.float32]
 EXPORT_PAGE = 500
 FILTER_IN_THREAD = 2_000
 """From so many facts on, a search that looks at them one by one, by a filter or by letters, runs in a thread."""
-
-
-class EncodeSink(Protocol):
-    """Who turns facts into KV. Called on the event loop, after the commit; must be quick and must never raise."""
-
-    def added(self, owner: Owner, facts: Sequence[Fact]) -> None:
-        """These facts can be found now and may be encoded."""
-
-    def forgotten(self, owner: Owner, fact_ids: Sequence[str]) -> None:
-        """Drop these facts' KV at once, and whatever was encoded behind them."""
-
-    def owner_forgotten(self, owner: Owner) -> None:
-        """Drop all KV of this owner at once."""
-
-    async def settled(self) -> None:
-        """Return when nothing of what was forgotten before is left on the disk; a delete waits for it."""
 
 
 class MemoryService:
@@ -95,6 +82,7 @@ class MemoryService:
         self._deletions = Deletions(self._forget_all)
         self._writes: set[asyncio.Task[Any]] = set()
         self._intake = Intake()
+        self._wipes: Counter[Owner] = Counter()
         self._closing = self._closed = False
 
     async def start(self) -> None:
@@ -102,20 +90,28 @@ class MemoryService:
         await self._run(self._writer, self._load)
 
     async def add(
-        self, owner: Owner, drafts: Sequence[FactDraft], idempotency: IdempotencyKey | None = None
+        self,
+        owner: Owner,
+        drafts: Sequence[FactDraft],
+        idempotency: IdempotencyKey | None = None,
+        successors: Sequence[Successor] = (),
+        unless_wiped_since: int | None = None,
     ) -> tuple[AddOutcome, ...]:
         """Store facts durably and make them findable, all or none; adds of one owner keep their order.
 
-        A repeat with the same key returns what the first one did, also after a restart. Raises Conflict for a key that
-        came with another body, StorageFull or Unavailable with nothing stored.
+        What `successors` name is recalled no more when this returns (see FactStore.add). A repeat with the same key
+        returns what the first one did, also after a restart. Raises Conflict for a key that came with another body or
+        when `wipes` has grown, StorageFull or Unavailable, with nothing stored.
         """
         async with self._turn(owner):
+            if unless_wiped_since not in (None, self.wipes(owner)):
+                raise Conflict("the user's memories were deleted meanwhile", code="memories_deleted")
             if idempotency is not None:
                 earlier = await self._run(self._writer, self._store.earlier, owner, idempotency, drafts)
                 if earlier is not None:
                     return earlier
             vectors = await self._embed.facts([draft.text for draft in drafts])
-            return await self._finish(self._remember(owner, drafts, vectors, idempotency))
+            return await self._finish(self._remember(owner, drafts, vectors, idempotency, successors))
 
     async def import_facts(self, owner: Owner, facts: Sequence[ImportedFact]) -> tuple[AddOutcome, ...]:
         """Like `add`, with the ids and times that the facts had. An id that is taken or not one of ours is replaced."""
@@ -180,9 +176,11 @@ class MemoryService:
             if cursor is None:
                 return
 
-    async def users(self, tenant: str, limit: int = DEFAULT_PAGE, cursor: str | None = None) -> UserPage:
-        """One page of the tenant's users who have facts, by name. Raises InvalidRequest for a bad limit or cursor."""
-        return await self._run(self._reader, self._store.users, tenant, limit, cursor)
+    async def users(
+        self, tenant: str, limit: int = DEFAULT_PAGE, cursor: str | None = None, fact_id: str | None = None
+    ) -> UserPage:
+        """One page of the tenant's users who have facts, or this one, by name. Raises InvalidRequest like `page`."""
+        return await self._run(self._reader, self._store.users, tenant, limit, cursor, fact_id)
 
     async def get(self, owner: Owner, fact_id: str) -> Fact:
         """One fact. Raises NotFound, also for another owner's fact and for one that has expired."""
@@ -200,12 +198,25 @@ class MemoryService:
 
     async def delete(self, owner: Owner, fact_id: str) -> None:
         """Forget one fact; nothing of it can be recalled when this returns. Raises NotFound like `get`."""
-        await self._finish(self._forget(owner, fact_id))
+        if not await self._finish(self._forget(owner, (fact_id,))):
+            raise NotFound(f"no fact {fact_id!r}", param="id")
 
     async def delete_owner(self, owner: Owner) -> int:
         """Forget all facts of an owner, also those of adds that came before this call; returns how many."""
         async with self._turn(owner):
+            self._wipes[owner] += 1
             return await self._finish(self._forget_owner(owner))
+
+    async def delete_matching(self, owner: Owner, where: Filter) -> int:
+        """Like `delete_owner`, for those that match."""
+        async with self._turn(owner):
+            self._wipes[owner] += 1
+            doomed = [fact.id for fact in self.facts(owner) if where.matches(fact)]
+            return await self._finish(self._forget(owner, doomed))
+
+    def wipes(self, owner: Owner) -> int:
+        """Grows when many of the owner's facts are deleted at once: what was said before must not be stored after."""
+        return self._wipes[owner]
 
     async def maintain(self, now: float | None = None) -> int:
         """Free what has expired until `now` (Unix seconds): facts, their KV, old idempotency keys.
@@ -293,13 +304,13 @@ class MemoryService:
             self._index.add(vectors.owner, vectors.fact_ids, vectors.matrix)
 
     async def _remember(
-        self, owner: Owner, drafts: Sequence[FactDraft], vectors: Sequence[Floats], idempotency: IdempotencyKey | None
+        self, owner: Owner, drafts: Sequence[FactDraft], vectors: Sequence[Floats], *how: object
     ) -> tuple[AddOutcome, ...]:
         await self._expire_overdue(owner)
         stores = (self._store, self._index, self._known)
-        remembered = await self._run(self._writer, remember, *stores, owner, drafts, vectors, idempotency)
+        remembered: Remembered = await self._run(self._writer, remember, *stores, owner, drafts, vectors, *how)
         self._intake.took(len(remembered.facts))
-        self._announce(owner, remembered.facts)
+        await self._tell(owner, remembered.gone, remembered.facts)
         return remembered.outcomes
 
     async def _revise(self, owner: Owner, fact_id: str, change: FactChange, vectors: Floats | None) -> Fact:
@@ -307,9 +318,7 @@ class MemoryService:
         stores = (self._store, self._index, self._known)
         revised: Revised = await self._run(self._writer, revise, *stores, owner, fact_id, change, vectors)
         if revised.stale:
-            self._sink.forgotten(owner, (fact_id,))
-            self._announce(owner, (revised.fact,))
-            await self._sink.settled()
+            await self._tell(owner, (fact_id,), (revised.fact,))
         return revised.fact
 
     async def _expire(self, now: float, owner: Owner | None = None) -> int:
@@ -327,11 +336,15 @@ class MemoryService:
         if self._known.overdue(owner, now):
             await self._expire(now, owner)
 
-    def _announce(self, owner: Owner, facts: Sequence[Fact]) -> None:
-        """Tell the sink of new facts, but not of one that was deleted before there was time to."""
+    async def _tell(self, owner: Owner, gone: Sequence[str], facts: Sequence[Fact]) -> None:
+        """Tell the sink what went and what came, but not of a fact that was deleted before there was time to."""
+        if gone:
+            self._sink.forgotten(owner, gone)
         alive = tuple(fact for fact in facts if self._known.get(owner, fact.id) is fact)
         if alive:
             self._sink.added(owner, alive)
+        if gone:
+            await self._sink.settled()
 
     def _hits(self, owner: Owner, found: Sequence[Scored]) -> tuple[Hit, ...]:
         facts = ((self._known.get(owner, scored.fact_id), scored.score) for scored in found)
@@ -349,11 +362,10 @@ class MemoryService:
 
         return accept
 
-    async def _forget(self, owner: Owner, fact_id: str) -> None:
-        if not await self._deletions.delete(Doomed(owner, fact_id)):
-            raise NotFound(f"no fact {fact_id!r}", param="id")
-        self._sink.forgotten(owner, (fact_id,))
-        await self._sink.settled()
+    async def _forget(self, owner: Owner, fact_ids: Sequence[str]) -> int:
+        there = await asyncio.gather(*(self._deletions.delete(Doomed(owner, fact_id)) for fact_id in fact_ids))
+        await self._tell(owner, [fact_id for fact_id, was in zip(fact_ids, there, strict=True) if was], ())
+        return sum(there)
 
     async def _forget_all(self, doomed: Sequence[Doomed]) -> Sequence[bool]:
         return await self._run(self._writer, forget_facts, self._store, self._index, self._known, doomed)

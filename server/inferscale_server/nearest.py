@@ -6,12 +6,13 @@ A fact that the embedder knows to a share s (so does the question; the smaller c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from inferscale_server.errors import InvalidRequest
 from inferscale_server.index import Accept, VectorIndex
 from inferscale_server.trigrams import TrigramIndex
 from inferscale_server.types import Owner, Scored
@@ -26,6 +27,18 @@ class Question:
 
     vector: npt.NDArray[np.float32]
     words: str = ""
+
+
+def unit_vector(numbers: Sequence[float], dimension: int) -> npt.NDArray[np.float32]:
+    """A client's vector as float32 [dimension] of length 1. Raises InvalidRequest for another size or no length."""
+    if len(numbers) != dimension:
+        raise InvalidRequest(f"vector has {len(numbers)} numbers, the embedder's have {dimension}", param="vector")
+    vector = np.asarray(numbers, np.float64)
+    largest = np.abs(vector).max()
+    if not largest:
+        raise InvalidRequest("vector is all zeros", param="vector")
+    scaled = vector / largest  # before squaring: the numbers may be anywhere in a double's range
+    return np.asarray(scaled / np.linalg.norm(scaled), np.float32)
 
 
 def nearest(

@@ -22,7 +22,18 @@ from inferscale_server.limits import (
     MAX_SPEAKER_CHARS,
 )
 from inferscale_server.moments import parse_timestamp as parse_timestamp
-from inferscale_server.types import UNSET, AddOutcome, Fact, FactChange, FactDraft, IdempotencyKey, Owner, Unset
+from inferscale_server.types import (
+    UNSET,
+    AddOutcome,
+    Fact,
+    FactChange,
+    FactDraft,
+    IdempotencyKey,
+    Owner,
+    Scope,
+    Successor,
+    Unset,
+)
 
 if TYPE_CHECKING:  # commands check ids with this file, and shall not load numpy for it
     import numpy as np
@@ -32,7 +43,7 @@ if TYPE_CHECKING:  # commands check ids with this file, and shall not load numpy
     from inferscale_server.index import VectorIndex
     from inferscale_server.known import KnownFacts
 
-FACT_KEYS = frozenset({"text", "speaker", "timestamp", "session_id", "metadata", "expires_at"})
+FACT_KEYS = frozenset({"text", "speaker", "timestamp", "session_id", "metadata", "expires_at", "agent_id", "run_id"})
 CHANGE_KEYS = frozenset({"text", "speaker", "session_id", "metadata", "timestamp", "expires_at"})
 REMEMBERED_ROLES = frozenset({"user", "assistant"})
 SKIPPED_ROLES = frozenset({"system", "developer", "tool", "function"})
@@ -58,10 +69,12 @@ JOINERS, SELECTORS, KEYCAP = "\u200c\u200d", "\ufe0e\ufe0f", "\u20e3"
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What became of each draft, and the facts that can be found since this write, oldest first."""
+    """What became of each draft, the facts that can be found since this write, oldest first, and the ids of those
+    that cannot be found any more."""
 
     outcomes: tuple[AddOutcome, ...]
     facts: tuple[Fact, ...]
+    gone: tuple[str, ...] = ()
 
 
 def remember(
@@ -72,17 +85,25 @@ def remember(
     drafts: Sequence[FactDraft],
     vectors: Sequence[npt.NDArray[np.float32]],
     idempotency: IdempotencyKey | None = None,
+    successors: Sequence[Successor] = (),
 ) -> Remembered:
-    """Commit drafts with their vectors (each float32 [pieces, dimension]), then make them readable, then findable.
+    """Commit drafts with their vectors (each float32 [pieces, dimension]), then make them readable, then findable, and
+    what they supersede neither.
 
     Runs in the one writer thread. Facts whose time has come must be swept before, or a new one would pass for a
     duplicate of what nobody can see. Raises what FactStore.add raises, with nothing stored.
     """
     import numpy as np
 
-    outcomes = store.add(owner, drafts, vectors, idempotency)
+    outcomes = store.add(owner, drafts, vectors, idempotency, successors)
+    gone = tuple(outcome.id for outcome in outcomes if outcome.status == "superseded" and outcome.id is not None)
+    if gone:
+        known.bump_epoch(owner)
+        index.remove(owner, gone)
+    for fact_id in gone:
+        known.drop(owner, fact_id)
     rows: dict[str, int] = {}
-    for row, outcome in enumerate(outcomes):
+    for row, outcome in enumerate(outcomes[: len(drafts)]):
         # Whatever its status: a duplicate can be a fact whose first commit was reported as failed, though it was not.
         if outcome.id is not None and known.get(owner, outcome.id) is None:
             rows.setdefault(outcome.id, row)
@@ -92,7 +113,7 @@ def remember(
     if facts:
         ids = [fact.id for fact, pieces in zip(facts, of_facts, strict=True) for _ in pieces]
         index.add(owner, ids, np.concatenate(of_facts))
-    return Remembered(outcomes, facts)
+    return Remembered(outcomes, facts, gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +124,23 @@ class DraftDefaults:
     session_id: str | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
     expires_at: float | None = None
+    scope: Scope = field(default_factory=Scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one message of a user or an assistant would be as a fact; `by_user`: it is the user's own."""
+
+    by_user: bool
+    draft: FactDraft
 
 
 def parse_defaults(
-    session_id: object = None, timestamp: object = None, metadata: object = None, expires_at: object = None
+    session_id: object = None,
+    timestamp: object = None,
+    metadata: object = None,
+    expires_at: object = None,
+    scope: Scope = Scope(),  # noqa: B008  frozen
 ) -> DraftDefaults:
     """The request's own fields of these names. Raises InvalidRequest or TooLarge that name the field."""
     return DraftDefaults(
@@ -114,6 +148,15 @@ def parse_defaults(
         session_id=None if session_id is None else parse_id(session_id, "session_id"),
         metadata=parse_metadata(metadata, "metadata"),
         expires_at=parse_expiry(expires_at, "expires_at"),
+        scope=scope,
+    )
+
+
+def parse_scope(agent_id: object = None, run_id: object = None, prefix: str = "") -> Scope:
+    """Ids that are as strict as a user's. Raises InvalidRequest that names the field behind `prefix`."""
+    return Scope(
+        None if agent_id is None else parse_id(agent_id, f"{prefix}agent_id"),
+        None if run_id is None else parse_id(run_id, f"{prefix}run_id"),
     )
 
 
@@ -144,7 +187,7 @@ def _parse_named(fields: Mapping[str, object], name: str, parse: Callable[[objec
 
 
 def drafts_from_facts(facts: object, defaults: DraftDefaults) -> tuple[FactDraft, ...]:
-    """One draft for each fact: a string, or an object of text, speaker, timestamp, session_id, metadata, expires_at.
+    """One draft for each fact: a string, or an object of FACT_KEYS.
 
     Raises InvalidRequest or TooLarge that name the field, as in `facts[3].text`.
     """
@@ -157,9 +200,14 @@ def drafts_from_messages(messages: object, defaults: DraftDefaults) -> tuple[Fac
 
     Raises InvalidRequest or TooLarge that name the field, as in `messages[3].content`.
     """
+    return tuple(said.draft for said in said_in(messages, defaults))
+
+
+def said_in(messages: object, defaults: DraftDefaults) -> tuple[Said, ...]:
+    """Like `drafts_from_messages`, with whether the user said it."""
     listed = _parse_list(messages, "messages", MAX_MESSAGES_PER_REQUEST)
-    drafts = (_draft_from_message(message, defaults, f"messages[{i}]") for i, message in enumerate(listed))
-    return tuple(draft for draft in drafts if draft is not None)
+    said = (_said_in_message(message, defaults, f"messages[{i}]") for i, message in enumerate(listed))
+    return tuple(one for one in said if one is not None)
 
 
 def parse_user_id(value: object, param: str = "user_id") -> str:
@@ -223,7 +271,7 @@ def _draft_from_fact(fact: object, defaults: DraftDefaults, param: str) -> FactD
     return _draft(fact.get("text"), fact.get("speaker"), fact, defaults, param, f"{param}.text")
 
 
-def _draft_from_message(message: object, defaults: DraftDefaults, param: str) -> FactDraft | None:
+def _said_in_message(message: object, defaults: DraftDefaults, param: str) -> Said | None:
     if not isinstance(message, Mapping):
         raise InvalidRequest(f"{param} must be an object", param=param)
     role, content = message.get("role"), message.get("content")
@@ -233,7 +281,9 @@ def _draft_from_message(message: object, defaults: DraftDefaults, param: str) ->
         return None
     name = message.get("name")
     speaker = role if name is None else name
-    return _draft(_message_text(content, f"{param}.content"), speaker, message, defaults, param, f"{param}.content")
+    text_param = f"{param}.content"
+    draft = _draft(_message_text(content, text_param), speaker, message, defaults, param, text_param)
+    return Said(role == "user", draft)
 
 
 def _draft(
@@ -248,6 +298,7 @@ def _draft(
     expires_at = parse_expiry(own.get("expires_at"), f"{param}.expires_at")
     session_id = own.get("session_id")
     metadata = _mapping(own.get("metadata"), f"{param}.metadata")
+    scope = parse_scope(own.get("agent_id"), own.get("run_id"), f"{param}.")
     return FactDraft(
         text=parse_text(text, text_param),
         speaker=None if speaker is None else _parse_speaker(speaker, f"{param}.speaker"),
@@ -255,6 +306,8 @@ def _draft(
         session_id=defaults.session_id if session_id is None else parse_id(session_id, f"{param}.session_id"),
         metadata=parse_metadata({**defaults.metadata, **metadata}, f"{param}.metadata"),
         expires_at=defaults.expires_at if expires_at is None else expires_at,
+        agent_id=scope.agent_id or defaults.scope.agent_id,
+        run_id=scope.run_id or defaults.scope.run_id,
     )
 
 

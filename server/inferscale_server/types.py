@@ -14,7 +14,7 @@ from typing import Final, Literal
 Mode = Literal["auto", "kv", "text", "off"]
 ServedMode = Literal["kv", "text", "off"]
 AddStatus = Literal["stored", "duplicate", "superseded", "failed"]
-EventKind = Literal["added", "updated", "deleted", "expired"]
+EventKind = Literal["added", "updated", "deleted", "expired", "superseded"]
 
 LOCAL_TENANT = "local"
 """The tenant of a server without API keys."""
@@ -56,6 +56,27 @@ class FactDraft:
     session_id: str | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
     expires_at: float | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which agent and which run of it a fact belongs to, or a question is about; None: of any.
+
+    Scopes filter within one owner's facts; they keep nobody out.
+    """
+
+    agent_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """Number `draft` of the drafts of one add takes the place of the fact `old_id`."""
+
+    old_id: str
+    draft: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +103,8 @@ class Fact:
     created_at: float
     updated_at: float = 0.0
     expires_at: float | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
 
     def expired(self, now: float) -> bool:
         """Has its time come? Then it does not exist any more, whether or not it was swept."""
@@ -102,7 +125,10 @@ class FactChange:
 
 @dataclass(frozen=True, slots=True)
 class FactEvent:
-    """An event of a fact's life, in Unix seconds, and what was known since then: None once the fact is deleted."""
+    """An event of a fact's life, in Unix seconds, and what was known since then: None once the fact is deleted.
+
+    A superseded fact says nothing from that event on, but what it said before is kept.
+    """
 
     event: EventKind
     at: float
@@ -127,7 +153,10 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class AddOutcome:
-    """What became of one draft: the id of the stored fact, or of the one it duplicates."""
+    """What became of one draft: the id of the stored fact, or of the one it duplicates.
+
+    With status `superseded`: what became of an older fact, whose place a draft of the same request took.
+    """
 
     id: str | None
     text: str

@@ -135,8 +135,16 @@ def check_epochs(seen: sqlite3.Connection, tell: Tell) -> Finding:
 def check_history(seen: sqlite3.Connection, tell: Tell) -> Finding:
     """What is known of facts that are no more is that they existed and ended, not what they said."""
     gone = "NOT EXISTS (SELECT 1 FROM facts WHERE facts.id = fact_id)"
-    talks = _one(seen, f"SELECT count(*) FROM history WHERE (text IS NOT NULL OR metadata IS NOT NULL) AND {gone}")
-    ends = "max(CASE WHEN event IN ('deleted', 'expired') THEN number ELSE 0 END)"
+    last = (
+        "(SELECT event FROM history AS later WHERE later.owner_digest = history.owner_digest "
+        "AND later.fact_id = history.fact_id ORDER BY number DESC LIMIT 1)"
+    )
+    talks = _one(
+        seen,
+        "SELECT count(*) FROM history WHERE (text IS NOT NULL OR metadata IS NOT NULL) "
+        f"AND {last} <> 'superseded' AND {gone}",
+    )
+    ends = "max(CASE WHEN event IN ('deleted', 'expired', 'superseded') THEN number ELSE 0 END)"
     open_ = _one(
         seen,
         f"SELECT count(*) FROM (SELECT 1 FROM history WHERE {gone} GROUP BY owner_digest, fact_id "

@@ -98,7 +98,7 @@ async def test_S5_an_id_is_a_name_and_never_a_path(
 
 def test_a_text_completion_takes_no_memory() -> None:
     for value in ({"user_id": "alice"}, None, 5):
-        with pytest.raises(InvalidRequest, match="chat/completions only") as caught:
+        with pytest.raises(InvalidRequest, match="chat/completions and /v1/responses") as caught:
             parse_completion_owner({"prompt": "a", "inferscale": value})
         assert caught.value.param == "inferscale"
     assert parse_completion_owner({"prompt": "a", "user": "alice"}) == Owner("local", "alice")

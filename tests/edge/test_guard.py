@@ -20,12 +20,16 @@ UNLISTED = (
     "/invocations",
     "/inference/v1/generate",
     "/v1/messages",
-    "/v1/responses",
+    "/v1/responses/resp_1",
+    "/v1/responses/resp_1/cancel",
     "/v1/completions/",
     "/",
     "//health",
 )
-POST_PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/memories", "/v1/embeddings")
+POST_PATHS = (
+    *("/v1/chat/completions", "/v1/responses", "/v1/completions", "/tokenize", "/detokenize"),
+    *("/v1/memories", "/v1/embeddings"),
+)
 
 
 @pytest.fixture

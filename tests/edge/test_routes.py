@@ -66,7 +66,8 @@ async def test_an_added_fact_is_listed_read_and_found(client: httpx.AsyncClient)
     read = (await client.get(f"/v1/memories/{result['id']}", params={"user_id": "alice"})).json()
     created, updated = read.pop("created_at"), read.pop("updated_at")
     assert created.endswith("Z") and datetime.fromisoformat(created) and updated == created
-    assert read == {**fact, "id": result["id"], "session_id": "s1", "expires_at": None}
+    scope = {"session_id": "s1", "agent_id": None, "run_id": None}
+    assert read == {**fact, "id": result["id"], **scope, "expires_at": None}
     found = await client.post("/v1/memories/search", json={"user_id": "alice", "query": "Rex is a dog."})
     [hit] = found.json()["data"]
     assert hit.pop("score") == pytest.approx(1.0, abs=1e-5)

@@ -12,7 +12,7 @@ from inferscale_server.edge.wire import ChatMemory, parse_chat_memory
 from inferscale_server.errors import InvalidRequest, RequestError, TooLarge
 from inferscale_server.filters import parse_filter
 from inferscale_server.limits import MAX_CONTEXT_TEXTS, MAX_FACT_CHARS, MAX_K
-from inferscale_server.types import LOCAL_TENANT, Owner
+from inferscale_server.types import LOCAL_TENANT, Owner, Scope
 from tests.edge.asgi import FEW
 
 ALICE = Owner(LOCAL_TENANT, "alice")
@@ -108,9 +108,16 @@ def test_a_bad_user_or_session_is_named_by_its_path(body: Mapping[str, object], 
     assert fault_of(body).param == param
 
 
-def test_remembering_from_a_chat_is_not_available() -> None:
-    fault = fault_of({"inferscale": {"user_id": "alice", "memory": {"remember": True}}})
-    assert (fault.code, fault.param) == ("extraction_unavailable", "inferscale.memory.remember")
+def test_a_chat_is_remembered_only_when_it_asks_for_it() -> None:
+    assert parse_chat_memory({"inferscale": {"user_id": "alice", "memory": {"remember": True}}}).remember
+    assert not parse_chat_memory({"inferscale": {"user_id": "alice", "memory": {}}}).remember
+    assert not parse_chat_memory({"user": "alice"}).remember
+
+
+def test_agent_and_run_narrow_what_is_recalled() -> None:
+    parsed = parse_chat_memory({"inferscale": {"user_id": "alice", "agent_id": "coach", "run_id": "r1"}})
+    assert (parsed.scope, parsed.where) == (Scope("coach", "r1"), parse_filter({"agent_id": "coach", "run_id": "r1"}))
+    assert fault_of({"inferscale": {"user_id": "alice", "run_id": " r1"}}).param == "inferscale.run_id"
 
 
 def test_a_long_unknown_field_is_not_repeated_in_full() -> None:

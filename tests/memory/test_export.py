@@ -46,7 +46,8 @@ async def exported(memory: MemoryService, owner: Owner) -> list[Fact]:
 
 def imported(fact: Fact) -> ImportedFact:
     said = (fact.text, fact.speaker, fact.occurred_at, fact.session_id, fact.metadata, fact.expires_at)
-    return ImportedFact(*said, fact.id, fact.created_at, fact.updated_at)
+    kept = {"id": fact.id, "created_at": fact.created_at, "updated_at": fact.updated_at}
+    return ImportedFact(*said, agent_id=fact.agent_id, run_id=fact.run_id, **kept)
 
 
 async def test_257_facts_page_as_257_distinct_facts_while_others_come_and_go(memory: MemoryService) -> None:

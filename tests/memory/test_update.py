@@ -148,7 +148,7 @@ async def test_S10_a_fact_deleted_before_it_was_announced_is_never_announced(
     late = memory.facts(ALICE)
     await memory.delete(ALICE, gone)
     heard = len(sink.heard)
-    memory._announce(ALICE, late)
+    await memory._tell(ALICE, (), late)
     assert sink.heard[heard:] == [("added", ALICE, (kept,))]
 
 

@@ -33,6 +33,17 @@ def test_a_stream_gives_its_text_and_then_the_whole_answer() -> None:
     assert body_of(response).closed > 0
 
 
+def test_a_stream_shows_the_answer_as_far_as_it_has_come() -> None:
+    tool = event({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}}]})
+    with (
+        script(streamed(piece("Bru"), piece("no", "stop"), tool, LAST, DONE))
+        .client()
+        .chat("alice", "hi", stream=True) as stream
+    ):
+        seen = [(stream.so_far.text, len(stream.so_far.tool_calls)) for _ in stream]
+    assert seen == [("Bru", 0), ("Bruno", 0), ("Bruno", 1), ("Bruno", 1)]
+
+
 async def test_an_async_stream_gives_the_same() -> None:
     response = streamed(*WHOLE)
     async with await script(response).async_client().chat("alice", "hi", stream=True) as stream:

@@ -11,7 +11,21 @@ from dataclasses import dataclass
 
 import typer
 
-from inferscale_server.cli import backup, bench, chat, demo, doctor, gc, keys, memories, reindex, restore, serve, verify
+from inferscale_server.cli import (
+    backup,
+    bench,
+    chat,
+    demo,
+    doctor,
+    gc,
+    keys,
+    mcp,
+    memories,
+    reindex,
+    restore,
+    serve,
+    verify,
+)
 from inferscale_server.errors import InferScaleError
 
 EXIT_EXPECTED = 2
@@ -26,6 +40,7 @@ app = typer.Typer(
 )
 serve.register(app)
 chat.register(app)
+mcp.register(app)
 app.add_typer(memories.app, name="memories")
 app.add_typer(keys.app, name="keys")
 demo.register(app)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -15,12 +16,19 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn
 
 from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption, connect
+from inferscale_server.cli.migration import System, migrate
 from inferscale_server.errors import InferScaleError
 
 STDIO = "-"
 
 TargetArgument = Annotated[str, typer.Argument(metavar="[FILE]", help="Where to; - or nothing: stdout.")]
 SourceArgument = Annotated[str, typer.Argument(metavar="[FILE]", help="Where from; - or nothing: stdin.")]
+SystemOption = Annotated[
+    System | None, typer.Option("--from", help="Another system's export or store; nothing: our own export.")
+]
+UserThereOption = Annotated[
+    str | None, typer.Option("--from-user", help="The user's id there, when it is another than here.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="The result as one JSON object, for other programs.")]
 
 
@@ -50,11 +58,18 @@ def export(user: UserOption, file: TargetArgument = STDIO, url: UrlOption = None
 def import_(
     user: UserOption,
     file: SourceArgument = STDIO,
+    system: SystemOption = None,
+    user_there: UserThereOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
     """Store facts of an exported file under this user. Can be run again: what is there is a duplicate."""
+    if system is not None:
+        _import_from(system, file, user, user_there, as_json, url, api_key)
+        return
+    if user_there is not None:
+        raise typer.BadParameter("--from-user needs --from")
     with connect(url, api_key) as client, _source(file) as source, _progress(DownloadColumn()) as progress:
         size = None if file == STDIO else os.fstat(source.fileno()).st_size
         task = progress.add_task("imported", total=size)
@@ -66,6 +81,24 @@ def import_(
         for one in result.failed:
             print(f"line {one.line}: {one.reason}", file=sys.stderr)
     if result.failed:
+        raise typer.Exit(1)
+
+
+def _import_from(
+    system: System, file: str, user: str, user_there: str | None, as_json: bool, url: str | None, api_key: str | None
+) -> None:
+    if file == STDIO:
+        raise typer.BadParameter("--from needs a file or a folder")
+    with connect(url, api_key) as client:
+        done = migrate(client, system, Path(file).expanduser(), user, user_there)
+    if as_json:
+        print(json.dumps(asdict(done), ensure_ascii=False))
+    else:
+        left_out = "".join(f", {number} left out ({reason})" for reason, number in done.left_out.items())
+        print(f"{done.imported} imported, {done.duplicates} duplicates, {len(done.failed)} failed{left_out}")
+        for one in done.failed:
+            print(f"line {one.line}: {one.reason}", file=sys.stderr)
+    if done.failed:
         raise typer.Exit(1)
 
 

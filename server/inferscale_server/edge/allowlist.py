@@ -30,6 +30,7 @@ VLLM_ROUTES: RouteTable = {
     "/docs": {"GET": "read"},
     "/v1/models": {"GET": "read"},
     "/v1/chat/completions": {"POST": "read"},
+    "/v1/responses": {"POST": "read"},
     "/v1/completions": {"POST": "read"},
     "/tokenize": {"POST": "read"},
     "/detokenize": {"POST": "read"},

@@ -40,6 +40,19 @@ class Metrics:
         self._encodes = Counter(
             "inferscale_encodes", "Chunks encoded, or loaded instead, by result.", ("result",), registry=registry
         )
+        self._extracted = Counter(
+            "inferscale_extracted_facts",
+            "Facts made of conversations, by what became of them; nothing: turns without any.",
+            ("status",),
+            registry=registry,
+        )
+        self._remembered = Counter(
+            "inferscale_remember_turns",
+            "Turns of chats that asked to be remembered, by what became of them.",
+            ("result",),
+            registry=registry,
+        )
+        self._remember_queue = _gauge("inferscale_remember_queue", "Turns that wait to be remembered.", registry)
         self._encode_queue = _gauge("inferscale_encode_queue", "Facts that wait for their KV.", registry)
         self._rows_used = _gauge("inferscale_slab_rows_used", "Slab rows that hold chunk KV.", registry)
         self._rows_total = _gauge("inferscale_slab_rows_total", "Slab rows there are.", registry)
@@ -69,6 +82,18 @@ class Metrics:
     def encoded(self, result: EncodeResult) -> None:
         """Count one encode request that ended."""
         self._encodes.labels(result).inc()
+
+    def extracted(self, status: str) -> None:
+        """Count one fact that was made of a conversation; of a fixed set of words."""
+        self._extracted.labels(status).inc()
+
+    def turn_remembered(self, result: str) -> None:
+        """Count one turn of a chat; of a fixed set of words."""
+        self._remembered.labels(result).inc()
+
+    def remember_queue(self, turns: int) -> None:
+        """Set how many turns wait to be remembered."""
+        self._remember_queue.set(turns)
 
     def encode_queue(self, facts: int) -> None:
         """Set how many facts wait for their KV."""

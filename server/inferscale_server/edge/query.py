@@ -13,10 +13,10 @@ from inferscale_server.edge.answers import clip
 from inferscale_server.edge.identity import identity_of
 from inferscale_server.edge.json_body import parse_object
 from inferscale_server.errors import Forbidden, InvalidRequest, NotFound
-from inferscale_server.filters import Filter, parse_filter
+from inferscale_server.filters import Filter, parse_filter, within
 from inferscale_server.limits import DEFAULT_PAGE, MAX_PAGE
-from inferscale_server.remember import parse_user_id
-from inferscale_server.types import Owner
+from inferscale_server.remember import parse_scope, parse_user_id
+from inferscale_server.types import Owner, Scope
 
 
 def query_of(request: Request, known: Set[str]) -> Mapping[str, str]:
@@ -57,6 +57,11 @@ def tenant_of(request: Request) -> str:
     return identity.tenant
 
 
+def scope_in(query: Mapping[str, str]) -> Scope:
+    """The agent and the run that the query names. Raises InvalidRequest."""
+    return parse_scope(query.get("agent_id"), query.get("run_id"))
+
+
 def limit_in(query: Mapping[str, str]) -> int:
     """Facts or users in a page. Raises InvalidRequest."""
     written = query.get("limit", str(DEFAULT_PAGE))
@@ -67,15 +72,15 @@ def limit_in(query: Mapping[str, str]) -> int:
 
 
 def filter_in(query: Mapping[str, str]) -> Filter | None:
-    """The filter that the query holds as JSON. Raises InvalidRequest (code `invalid_filter`)."""
+    """The filter that the query holds as JSON, and its scope. Raises InvalidRequest (code `invalid_filter`)."""
     if "filter" not in query:
-        return None
+        return within(None, scope_in(query))
     try:
         written = parse_object(query["filter"].encode("utf-8"))
     except InvalidRequest as error:
         message = error.message.replace("the body", "the filter", 1)
         raise InvalidRequest(message, code="invalid_filter", param="filter") from error
-    return parse_filter(written)
+    return within(parse_filter(written), scope_in(query))
 
 
 def _user_in(query: Mapping[str, str]) -> str:

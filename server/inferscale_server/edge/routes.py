@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from inferscale_server.edge.answers import clip, error_response, unexpected_response
 from inferscale_server.edge.body import load_object
 from inferscale_server.edge.idempotency import OncePerKey, parse_key
+from inferscale_server.edge.inferred import add_inferred
 from inferscale_server.edge.query import (
     filter_in,
     limit_in,
@@ -25,6 +26,7 @@ from inferscale_server.edge.query import (
     owner_of,
     owner_of_fact,
     query_of,
+    scope_in,
     tenant_of,
 )
 from inferscale_server.edge.services import Services
@@ -39,8 +41,17 @@ from inferscale_server.edge.shown import (
 )
 from inferscale_server.edge.transfer import TransferRoutes
 from inferscale_server.edge.wire import AddMemories, EmbedTexts, SearchMemories, parse_body
-from inferscale_server.errors import ExtractionUnavailable, InvalidRequest, NotFound, RequestError, Unavailable
-from inferscale_server.remember import drafts_from_facts, drafts_from_messages, parse_change, parse_defaults
+from inferscale_server.errors import InvalidRequest, NotFound, RequestError, Unavailable
+from inferscale_server.filters import within
+from inferscale_server.nearest import unit_vector
+from inferscale_server.remember import (
+    DraftDefaults,
+    drafts_from_facts,
+    drafts_from_messages,
+    parse_change,
+    parse_defaults,
+    parse_scope,
+)
 from inferscale_server.types import AddOutcome, FactDraft
 
 DEFAULT_EMBEDDER = "default"
@@ -81,8 +92,11 @@ class MemoryRoutes:
         content = await request.body()
         body = parse_body(AddMemories, await load_object(content))
         owner = owner_of(request, body.user_id)
-        drafts = _drafts(body)
         name = parse_key(request.headers.get("idempotency-key"), content)
+        if body.infer and body.facts is None and body.messages is not None:
+            inferred = await add_inferred(self.started(), self._adds, owner, body.messages, _defaults(body), name)
+            return JSONResponse({"results": [show_outcome(outcome) for outcome in inferred]})
+        drafts = _drafts(body)
 
         async def write() -> tuple[AddOutcome, ...]:
             outcomes = await self.started().memory.add(owner, drafts, name)
@@ -98,12 +112,18 @@ class MemoryRoutes:
         services = self.started()
         k = services.default_k if body.k is None else body.k
         owner = owner_of(request, body.user_id)
-        hits = await services.memory.search(owner, body.query, k, body.min_score, body.where())
+        if (body.query is None) == (body.vector is None):
+            raise InvalidRequest("give either query or vector", param="query" if body.vector is None else "vector")
+        if body.query is not None:
+            hits = await services.memory.search(owner, body.query, k, body.min_score, body.where())
+        else:
+            vector = unit_vector(body.vector or (), services.memory.embedder.dimension)
+            hits = await services.memory.find(owner, vector, k, body.min_score, body.where())
         return JSONResponse({"data": [show_hit(hit) for hit in hits]})
 
     async def page(self, request: Request) -> Response:
         """GET /v1/memories: oldest first."""
-        query = query_of(request, {"user_id", "limit", "cursor", "filter"})
+        query = query_of(request, {"user_id", "agent_id", "run_id", "limit", "cursor", "filter"})
         owner, limit, where = owner_in(request, query), limit_in(query), filter_in(query)
         return JSONResponse(show_page(await self.started().memory.page(owner, limit, query.get("cursor"), where)))
 
@@ -130,15 +150,18 @@ class MemoryRoutes:
         return JSONResponse({"id": fact_id, "deleted": True})
 
     async def delete_all(self, request: Request) -> Response:
-        """DELETE /v1/memories: all of one user's; says how many."""
-        owner = owner_in(request, query_of(request, {"user_id"}))
-        return JSONResponse({"deleted": await self.started().memory.delete_owner(owner)})
+        """DELETE /v1/memories: all of one user's, or those of an agent or a run; says how many."""
+        query = query_of(request, {"user_id", "agent_id", "run_id"})
+        owner, where, memory = owner_in(request, query), within(None, scope_in(query)), self.started().memory
+        deleted = memory.delete_owner(owner) if where is None else memory.delete_matching(owner, where)
+        return JSONResponse({"deleted": await deleted})
 
     async def users(self, request: Request) -> Response:
         """GET /v1/users: who has facts, and how many; for admins of the tenant."""
-        query = query_of(request, {"limit", "cursor"})
-        tenant = tenant_of(request)
-        return JSONResponse(show_users(await self.started().memory.users(tenant, limit_in(query), query.get("cursor"))))
+        query = query_of(request, {"limit", "cursor", "fact_id"})
+        tenant, limit = tenant_of(request), limit_in(query)
+        users = self.started().memory.users(tenant, limit, query.get("cursor"), query.get("fact_id"))
+        return JSONResponse(show_users(await users))
 
     async def footprint(self, request: Request, user_id: str) -> Response:
         """GET /v1/users/{user_id}/footprint."""
@@ -211,12 +234,11 @@ def build_router(services: Callable[[], Services | None]) -> APIRouter:
 def _drafts(body: AddMemories) -> Sequence[FactDraft]:
     if (body.facts is None) == (body.messages is None):
         raise InvalidRequest("give either facts or messages", param="facts" if body.messages is None else "messages")
-    defaults = parse_defaults(body.session_id, body.timestamp, body.metadata, body.expires_at)
     if body.facts is not None:
-        return drafts_from_facts(body.facts, defaults)
-    if body.infer:
-        raise ExtractionUnavailable(
-            "this server does not turn messages into facts: send facts, or infer=false to keep them as they are",
-            param="infer",
-        )
-    return drafts_from_messages(body.messages, defaults)
+        return drafts_from_facts(body.facts, _defaults(body))
+    return drafts_from_messages(body.messages, _defaults(body))
+
+
+def _defaults(body: AddMemories) -> DraftDefaults:
+    scope = parse_scope(body.agent_id, body.run_id)
+    return parse_defaults(body.session_id, body.timestamp, body.metadata, body.expires_at, scope)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from inferscale_server.extraction.extraction import Extraction
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import Owner
 
@@ -34,7 +35,8 @@ class Services:
     """The server behind the routes.
 
     `embed` gives one vector a text; `embedder` is its name, `embedder_options` what else it may be called.
-    `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values.
+    `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values; `extraction`
+    is None where messages are not turned into facts.
     """
 
     memory: MemoryService
@@ -45,3 +47,4 @@ class Services:
     status: Callable[[], Mapping[str, object]]
     default_k: int
     embedder_options: frozenset[str] = frozenset()
+    extraction: Extraction | None = None

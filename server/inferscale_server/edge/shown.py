@@ -24,6 +24,8 @@ def show_fact(fact: Fact) -> Shown:
         "speaker": fact.speaker,
         "timestamp": _show_moment(fact.occurred_at),
         "session_id": fact.session_id,
+        "agent_id": fact.agent_id,
+        "run_id": fact.run_id,
         "metadata": dict(fact.metadata),
         "created_at": show_time(fact.created_at),
         "updated_at": show_time(fact.updated_at or fact.created_at),

@@ -7,22 +7,25 @@ unknown field, no `"5"` for 5, no `true` for 1; a failure is 400, or 413 for wha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from inferscale_server.edge.answers import clip
 from inferscale_server.edge.identity import LOCAL, Identity
-from inferscale_server.errors import ExtractionUnavailable, InvalidRequest, TooLarge
-from inferscale_server.filters import Filter, parse_filter
-from inferscale_server.limits import MAX_CONTEXT_TEXTS, MAX_FACT_CHARS, MAX_K, MAX_QUERY_CHARS
-from inferscale_server.remember import parse_id, parse_user_id
-from inferscale_server.types import Mode, Owner
+from inferscale_server.errors import InvalidRequest, TooLarge
+from inferscale_server.filters import Filter, parse_filter, within
+from inferscale_server.limits import MAX_CONTEXT_TEXTS, MAX_FACT_CHARS, MAX_K, MAX_QUERY_CHARS, MAX_VECTOR_NUMBERS
+from inferscale_server.remember import parse_id, parse_scope, parse_user_id
+from inferscale_server.types import Mode, Owner, Scope
 
 K = Annotated[int, Field(ge=1, le=MAX_K)]
 Score = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
 Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS)]
+Vector = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1, max_length=MAX_VECTOR_NUMBERS)
+]
 ContextText = Annotated[str, Field(min_length=1, max_length=MAX_FACT_CHARS)]
 
 
@@ -46,6 +49,8 @@ class AddMemories(Wire):
     facts: list[object] | None = None
     messages: list[object] | None = None
     session_id: str | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
     timestamp: object = None
     metadata: dict[str, object] | None = None
     expires_at: object = None
@@ -53,17 +58,24 @@ class AddMemories(Wire):
 
 
 class SearchMemories(Wire):
-    """Body of `POST /v1/memories/search`. `min_score` is a cosine similarity, -1 to 1."""
+    """Body of `POST /v1/memories/search`. `min_score` is a cosine similarity, -1 to 1.
+
+    Exactly one of `query` (a text) and `vector` (of the server's own embedder) says what to look for.
+    """
 
     user_id: str
-    query: Query
+    query: Query | None = None
+    vector: Vector | None = None
     k: K | None = None
     min_score: Score | None = None
     filter: object = None
+    agent_id: str | None = None
+    run_id: str | None = None
 
     def where(self) -> Filter | None:
-        """The filter, parsed. Raises InvalidRequest."""
-        return None if self.filter is None else parse_filter(self.filter)
+        """The filter, parsed, and the scope. Raises InvalidRequest."""
+        where = None if self.filter is None else parse_filter(self.filter)
+        return within(where, parse_scope(self.agent_id, self.run_id))
 
 
 class EmbedTexts(Wire):
@@ -88,6 +100,8 @@ class _MemoryOptions(Wire):
 class _ChatExtension(Wire):
     user_id: str
     session_id: str | None = None
+    agent_id: str | None = None
+    run_id: str | None = None
     memory: _MemoryOptions = _MemoryOptions()
 
 
@@ -104,6 +118,8 @@ class ChatMemory:
     include_text: bool = True
     anonymous: Owner = LOCAL.anonymous
     where: Filter | None = None
+    scope: Scope = field(default_factory=Scope)
+    remember: bool = False
 
     @property
     def cache_owner(self) -> Owner:
@@ -130,7 +146,7 @@ def parse_chat_memory(body: Mapping[str, object], caller: Identity = LOCAL) -> C
     """What a chat request's `inferscale` field asks for; without it, OpenAI's `user` names the user.
 
     Raises InvalidRequest with the dotted path (code `conflicting_user` when the two name different users), Forbidden
-    for a user or for `remember` beyond the caller's key, and ExtractionUnavailable for `remember`.
+    for a user or for `remember` beyond the caller's key.
     """
     extension = body.get("inferscale")
     user = body.get("user")
@@ -151,7 +167,7 @@ def parse_completion_owner(body: Mapping[str, object], caller: Identity = LOCAL)
     """
     if "inferscale" in body:
         raise InvalidRequest(
-            "memory works on /v1/chat/completions only: /v1/completions takes no inferscale object",
+            "memory works on /v1/chat/completions and /v1/responses: /v1/completions takes no inferscale object",
             code="unknown_field",
             param="inferscale",
         )
@@ -163,9 +179,7 @@ def _chat_memory(parsed: _ChatExtension, caller: Identity) -> ChatMemory:
     options = parsed.memory
     if options.remember:
         caller.require("write")
-        raise ExtractionUnavailable(
-            "this server does not turn conversations into facts: add facts instead", param="inferscale.memory.remember"
-        )
+    scope = parse_scope(parsed.agent_id, parsed.run_id, "inferscale.")
     session = parsed.session_id
     return ChatMemory(
         owner=_owner(caller, parsed.user_id, "inferscale.user_id"),
@@ -176,7 +190,9 @@ def _chat_memory(parsed: _ChatExtension, caller: Identity) -> ChatMemory:
         min_score=options.min_score,
         context=tuple(options.context),
         include_text=options.include_text,
-        where=None if options.filter is None else _filter(options.filter),
+        where=within(None if options.filter is None else _filter(options.filter), scope),
+        scope=scope,
+        remember=options.remember,
     )
 
 

@@ -20,6 +20,8 @@ from inferscale_server.embed import load_embedder
 from inferscale_server.encode import Encoder
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.framing import Framer
+from inferscale_server.engine.writer import ServedWriter
+from inferscale_server.extraction.build import backlog_of, build_extraction
 from inferscale_server.facts import FactStore
 from inferscale_server.fingerprint import Ingredients, fingerprint
 from inferscale_server.index_choice import make_index
@@ -60,9 +62,12 @@ async def assemble(
     )
     encoder_slot.encoder = encoder
     recall = Recall(memory, catalog, encoder, tokenize, config.k, config.tail_tokens, support.refusals)
+    model_name = state.openai_serving_models.base_model_paths[0].name
+    writer = ServedWriter(door, state.online_renderer, tokenize, model_name, max_model_len)
+    extraction = build_extraction(config, memory, writer, metrics.extracted)
     brain = Brain(
         config=config,
-        model_name=state.openai_serving_models.base_model_paths[0].name,
+        model_name=model_name,
         folder=folder,
         memory=memory,
         embedder=embedder,
@@ -76,6 +81,8 @@ async def assemble(
         header_key=header.key,
         engine_stats=door.stats,
         disk=disk,
+        extraction=extraction,
+        backlog=None if extraction is None else backlog_of(extraction, metrics.turn_remembered),
     )
     return brain, framer
 

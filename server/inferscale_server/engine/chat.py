@@ -11,13 +11,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
 from vllm.exceptions import GenerationError
@@ -28,10 +29,13 @@ from inferscale_server.edge.sse import LastChunk, is_error, is_head
 from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
 from inferscale_server.engine.framing import Framer, last_user_text, with_memory
+from inferscale_server.engine.heard import Heard, heard
 from inferscale_server.plan import Frame, MemoryLine, MemoryPlan
 from inferscale_server.recall import Recollection
 from inferscale_server.types import ServedMode
 from inferscale_server.wording import fact_line
+
+Asked: TypeAlias = ChatCompletionRequest | ResponsesRequest
 
 ANSWER_ROOM = 256
 """Tokens kept free for the answer when the client names no maximum."""
@@ -44,8 +48,9 @@ class Turn:
     ask: ChatMemory
     mode: ServedMode
     reason: str
-    request: ChatCompletionRequest
+    request: Any
     flight: Flight
+    heard: Heard
     plan: MemoryPlan | None = None
     shown: tuple[MemoryLine, ...] = ()
     timings_ms: dict[str, float] = field(default_factory=dict)
@@ -91,49 +96,70 @@ class ChatDesk:
         assert answer is not None, "a text answer cannot fail to load"
         body = answer.model_dump()
         body.pop("kv_transfer_params", None)
+        turn.heard.answer(answer.choices[0].message.content)
         return JSONResponse(body | {"inferscale": self._provenance(turn)})
+
+    # What tells a chat from other requests that carry a conversation
+
+    def _messages(self, request: Any) -> list[Any]:
+        return list(request.messages)
+
+    async def _frame(self, request: Any) -> Frame | None:
+        return await self._framer.frame(request)
+
+    def _told(self, request: Any, memory: str) -> Any:
+        return request.model_copy(update={"messages": with_memory(request.messages, memory)})
+
+    def _wanted_tokens(self, request: Any) -> int | None:
+        return request.max_completion_tokens or request.max_tokens
+
+    async def _create(self, request: Any, raw_request: Request) -> Any:
+        return await self._serving.create_chat_completion(request, raw_request)
 
     # Preparing
 
-    async def _prepare(self, request: ChatCompletionRequest, ask: ChatMemory) -> Turn:
+    async def _prepare(self, request: Asked, ask: ChatMemory) -> Turn:
+        messages = self._messages(request)
+        spoken = heard(self._brain, ask, messages)
         if ask.owner is None:
-            return self._without_memory(request, ask, "no_user")
+            return self._without_memory(request, ask, spoken, "no_user")
         if ask.mode == "off":
-            return self._without_memory(request, ask, "requested")
-        query = last_user_text(request.messages)
+            return self._without_memory(request, ask, spoken, "requested")
+        query = last_user_text(messages)
         found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
             self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context, ask.where),
-            self._framer.frame(request),
+            self._frame(request),
         )
         if found.empty:
-            return self._without_memory(request, ask, "nothing_remembered")
-        return self._with_memory(request, ask, found, frame)
+            return self._without_memory(request, ask, spoken, "nothing_remembered")
+        return self._with_memory(request, ask, spoken, found, frame)
 
-    def _without_memory(self, request: ChatCompletionRequest, ask: ChatMemory, reason: str) -> Turn:
-        return Turn(ask, "off", reason, request.model_copy(), Flight(self._salt(ask)))
+    def _without_memory(self, request: Asked, ask: ChatMemory, spoken: Heard, reason: str) -> Turn:
+        return Turn(ask, "off", reason, request.model_copy(), Flight(self._salt(ask)), spoken)
 
     def _with_memory(
-        self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection, frame: Frame | None
+        self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection, frame: Frame | None
     ) -> Turn:
         started = perf_counter()
         timings = {"embed": found.embed_ms, "search": found.search_ms, "stage": 0.0}
         if frame is None:
-            return self._in_messages(request, ask, found, timings)
+            return self._in_messages(request, ask, spoken, found, timings)
         room = self._max_model_len - len(frame.before) - len(frame.after) - self._answer_room(request)
         plan = self._brain.recall.plan(found, frame, ask.mode, room, self._refusal(request))
         timings["plan"] = 1e3 * (perf_counter() - started)
-        turn = Turn(ask, plan.mode, plan.reason, self._planned(request, plan), Flight(self._salt(ask, plan.digest)))
+        flight = Flight(self._salt(ask, plan.digest))
+        turn = Turn(ask, plan.mode, plan.reason, self._planned(request, plan), flight, spoken)
         turn.plan, turn.shown, turn.timings_ms = plan, plan.lines, timings
         turn.flight.pin = self._brain.catalog.pin(plan.chunks)
         return turn
 
-    def _planned(self, request: ChatCompletionRequest, plan: MemoryPlan) -> ChatCompletionRequest:
+    def _planned(self, request: Asked, plan: MemoryPlan) -> Any:
         """The request with our token ids as its prompt, and the command to inject them."""
         params: dict[str, Any] = {} if plan.injection is None else self._door.params(Command(plan.injection))
         return request.model_copy(update={"kv_transfer_params": params | {"prompt_token_ids": list(plan.prompt_ids)}})
 
     def _in_messages(
-        self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection, timings: dict[str, float]
+        self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection, timings: dict[str, float]
     ) -> Turn:
         """Memory as message text, for requests that cannot be framed in tokens."""
         harmless = self._brain.tokenize.harmless
@@ -145,29 +171,28 @@ class ChatDesk:
             harmless(fact_line(line.text) if fact is None else fact_line(fact.text, fact.speaker, fact.occurred_at))
             for line, fact in zip(lines, facts, strict=True)
         )
-        changed = request.model_copy(update={"messages": with_memory(request.messages, text)})
-        turn = Turn(ask, "text", "not_plain_text", changed, Flight(self._salt(ask)))
+        turn = Turn(ask, "text", "not_plain_text", self._told(request, text), Flight(self._salt(ask)), spoken)
         turn.shown, turn.timings_ms = tuple(lines), timings
         return turn
 
-    def _as_text(self, turn: Turn, request: ChatCompletionRequest) -> Turn:
+    def _as_text(self, turn: Turn, request: Asked) -> Turn:
         """The same prompt without injection, after the injection failed."""
         assert turn.plan is not None
         plan = replace(turn.plan, mode="text", reason="load_failed", injection=None, chunks=(), digest="text")
-        again = Turn(turn.ask, "text", plan.reason, self._planned(request, plan), Flight(self._salt(turn.ask)))
+        flight = Flight(self._salt(turn.ask))
+        again = Turn(turn.ask, "text", plan.reason, self._planned(request, plan), flight, turn.heard)
         again.plan, again.shown, again.timings_ms = plan, turn.shown, turn.timings_ms
         return again
 
-    def _refusal(self, request: ChatCompletionRequest) -> str | None:
-        if request.prompt_logprobs is not None:
+    def _refusal(self, request: Asked) -> str | None:
+        if getattr(request, "prompt_logprobs", None) is not None:
             return "prompt_logprobs"
         if request.model and self._serving.models.lora_requests.get(request.model) is not None:
             return "adapter"
         return None
 
-    def _answer_room(self, request: ChatCompletionRequest) -> int:
-        wanted = request.max_completion_tokens or request.max_tokens or ANSWER_ROOM
-        return min(wanted, self._max_model_len // 2)
+    def _answer_room(self, request: Asked) -> int:
+        return min(self._wanted_tokens(request) or ANSWER_ROOM, self._max_model_len // 2)
 
     def _salt(self, ask: ChatMemory, digest: str = "text") -> str:
         owner = ask.cache_owner
@@ -180,7 +205,7 @@ class ChatDesk:
         turn.request.cache_salt = turn.flight.salt
         token = CURRENT_FLIGHT.set(turn.flight)
         try:
-            return await self._serving.create_chat_completion(turn.request, raw_request)
+            return await self._create(turn.request, raw_request)
         finally:
             CURRENT_FLIGHT.reset(token)
 
@@ -245,6 +270,7 @@ class ChatDesk:
         try:
             async with aclosing(events):
                 async for event in events:
+                    turn.heard.event(event)
                     yield last.amend(event)
         finally:
             await self._land(turn)
@@ -270,7 +296,7 @@ class ChatDesk:
         self._brain.metrics.served(turn.mode, turn.reason, injected, prefilled)
         header = 0 if plan is None else len(plan.prompt_ids) - plan.memory_tokens  # frame tokens
         memory_injected = 0 if plan is None or not plan.chunks else max(injected - len(plan.chunks[0].token_ids), 0)
-        return {
+        shown = {
             "mode": turn.mode,
             "reason": turn.reason,
             "facts": [self._shown(line, turn.ask.include_text) for line in reversed(turn.shown) if line.name],
@@ -286,6 +312,9 @@ class ChatDesk:
             },
             "timings_ms": {**turn.timings_ms, "ttft": flight.first_token_ms},
         }
+        if not turn.ask.remember:
+            return shown
+        return shown | {"remember": turn.heard.keep(self._brain, [line.text for line in turn.shown])}
 
     @staticmethod
     def _shown(line: MemoryLine, include_text: bool) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from inferscale_server.catalog import Pin
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY, Command, Extent, to_params
@@ -138,6 +139,26 @@ class EngineDoor:
                 pass
         finally:
             await stream.aclose()
+
+    async def write(
+        self, prompt_ids: Sequence[int], schema: Mapping[str, Any], max_tokens: int, temperature: float
+    ) -> str:
+        """Text in the JSON of `schema`, unless `max_tokens` cut it short; under a salt of its own, behind all chats."""
+        sampling = SamplingParams(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            structured_outputs=StructuredOutputsParams(json=dict(schema), disable_any_whitespace=True),
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": secrets.token_hex(32)}
+        stream = self._generate(prompt, sampling, f"write-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
+        text = ""
+        try:
+            async for output in stream:
+                text = output.outputs[0].text
+        finally:
+            await stream.aclose()
+        return text
 
     async def first_logprobs(self, prompt_ids: Sequence[int], command: Command | None) -> FirstToken:
         """The distribution of the first token behind a prompt, under a salt of its own."""

@@ -26,20 +26,23 @@ class Framer:
     def __init__(self, renderer: OnlineRenderer, tokenize: LineTokenizer, slot: str) -> None:
         self._renderer = renderer
         self._tokenize = tokenize
-        self._slot = slot
+        self.slot = slot
 
     async def frame(self, request: ChatCompletionRequest) -> Frame | None:
         """Token ids before and after the memory; None when this request or template cannot be framed in tokens."""
         if unframeable(request):
             return None
-        copy = request.model_copy(update={"messages": with_memory(request.messages, self._slot)})
+        copy = request.model_copy(update={"messages": with_memory(request.messages, self.slot)})
         rendered = await self._renderer.render_chat(copy)
         if not isinstance(rendered, tuple):
             return None
-        text = rendered[1][0].get("prompt")
-        if not isinstance(text, str) or text.count(self._slot) != 1:
+        return self.around(rendered[1][0].get("prompt"))
+
+    def around(self, text: object) -> Frame | None:
+        """Token ids before and after the slot in rendered text; None when it does not stand there once."""
+        if not isinstance(text, str) or text.count(self.slot) != 1:
             return None
-        before, after = text.split(self._slot)
+        before, after = text.split(self.slot)
         return Frame(self._tokenize.template_text(before), self._tokenize.template_text(after))
 
     async def default_header(self, model: str) -> tuple[int, ...] | None:

@@ -22,6 +22,7 @@ from starlette.datastructures import State
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.api_router import create_completion
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_json_request, with_cancellation
 
 from inferscale_server.brain import Brain
@@ -40,6 +41,7 @@ from inferscale_server.engine.gate import run_gate
 from inferscale_server.engine.in_flight import InFlight
 from inferscale_server.engine.lifeline import end_after, told_to_stop
 from inferscale_server.engine.log_file import keep_heard
+from inferscale_server.engine.responses import ResponsesDesk
 from inferscale_server.errors import RequestError, Unavailable
 from inferscale_server.types import Owner
 
@@ -60,6 +62,7 @@ class InferScalePlugin:
     def __init__(self) -> None:
         self._brain: Brain | None = None
         self._desk: ChatDesk | None = None
+        self._responses: ResponsesDesk | None = None
         self._in_flight = InFlight()
 
     def attach_router(self, app: FastAPI) -> None:
@@ -99,6 +102,9 @@ class InferScalePlugin:
         door.install()
         max_model_len = engine_client.vllm_config.model_config.max_model_len
         self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, max_model_len)
+        self._responses = ResponsesDesk(
+            brain, door, framer, state.openai_serving_responses, state.online_renderer, max_model_len
+        )
         if report is not None:
             report.stage("encoding the default header and passing the gate")
         await self._pass_gate(brain, door, str(engine_client.vllm_config.model_config.dtype).removeprefix("torch."))
@@ -163,6 +169,20 @@ class InferScalePlugin:
     def _services(self) -> Services:
         return self._ready().services()
 
+    async def _served(self, desk: ChatDesk | None, request: Any, raw_request: Request) -> Response:
+        """The desk's answer, or the error of a request that it cannot take, or that a stop of the server ends."""
+        try:
+            ask = parse_chat_memory(await raw_request.json(), identity_of(raw_request))
+            self._ready()
+            assert desk is not None, "ready before there are desks"
+            keep_alive_s = float(getattr(raw_request.app.state.args, "sse_keep_alive_interval", 0) or 0)
+            answer = await self._in_flight.finish(desk.serve(request, raw_request, ask, keep_alive_s))
+            if isinstance(answer, StreamingResponse):
+                answer.body_iterator = self._in_flight.relay(answer.body_iterator)
+            return answer
+        except RequestError as error:
+            return error_response(error)
+
     def _chat_router(self) -> APIRouter:
         router = APIRouter()
 
@@ -170,17 +190,13 @@ class InferScalePlugin:
         @with_cancellation
         @load_aware_call
         async def chat(request: ChatCompletionRequest, raw_request: Request) -> Response:
-            try:
-                ask = parse_chat_memory(await raw_request.json(), identity_of(raw_request))
-                self._ready()
-                assert self._desk is not None
-                keep_alive_s = float(getattr(raw_request.app.state.args, "sse_keep_alive_interval", 0) or 0)
-                answer = await self._in_flight.finish(self._desk.serve(request, raw_request, ask, keep_alive_s))
-                if isinstance(answer, StreamingResponse):
-                    answer.body_iterator = self._in_flight.relay(answer.body_iterator)
-                return answer
-            except RequestError as error:
-                return error_response(error)
+            return await self._served(self._desk, request, raw_request)
+
+        @router.post("/v1/responses", dependencies=[Depends(validate_json_request)])
+        @with_cancellation
+        @load_aware_call
+        async def responses(request: ResponsesRequest, raw_request: Request) -> Response:
+            return await self._served(self._responses, request, raw_request)
 
         @router.post("/v1/completions", dependencies=[Depends(validate_json_request)])
         async def completions(request: CompletionRequest, raw_request: Request) -> Any:

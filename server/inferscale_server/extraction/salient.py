@@ -1,0 +1,102 @@
+"""One fact as an extractor gives it, and whether it says no more than was said.
+
+Knows: words, numbers and names. Refuses to know: meaning; that is the model's part.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from inferscale_server.extraction.dates import without_dates
+from inferscale_server.extraction.turn import Turn
+from inferscale_server.trigrams import fold
+from inferscale_server.types import FactDraft
+
+STEM_CHARS = 4
+"""Words that begin with the same letters count as the same: likes, liked, liking."""
+LEAST_WORDS = 3
+"""Of a sentence; small models list single nouns."""
+LEAST_SHARE = 1 / 3
+"""Of a fact's words that must have been said."""
+REPEATED_SHARE = 0.8
+"""Of a fact's words: with so many from one recalled memory it is that memory again."""
+
+# fmt: off
+_FILLERS = frozenset({
+    "user", "assistant", "the", "that", "this", "with", "from", "have", "has", "had", "their", "they", "them", "about",
+    "which", "would", "named", "called", "and", "for", "was", "were", "his", "her", "she", "are", "der", "die", "das",
+    "und", "ist", "ein", "eine", "les", "des", "est", "una", "los", "las", "por", "con",
+})
+# fmt: on
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Salient:
+    """A sentence worth keeping, and who said it."""
+
+    text: str
+    speaker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What an extractor found in a turn; `lost` says of each fact that was not usable why not."""
+
+    facts: tuple[Salient, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+def objection(fact: Salient, turn: Turn) -> str | None:
+    """Why this fact must not be kept: it says what nobody said, or what was recalled and not said. None: it may."""
+    if len(fact.text.split()) < LEAST_WORDS and not _UNSPACED.search(fact.text):
+        return "it is no sentence"
+    told = _stems(fact.text) - _stems(" ".join(turn.speakers))
+    said = _stems(turn.text)
+    if not told or len(told & said) < LEAST_SHARE * len(told):
+        return "it is not in the words of the turn"
+    strange = _exact(fact.text) - _exact_source(turn)
+    if strange:
+        return "it names what was not said"
+    own = _stems("\n".join(draft.text for draft in turn.sources if draft.speaker != "assistant"))
+    if any(len(told & _stems(text)) >= REPEATED_SHARE * len(told) for text in turn.recalled) and not told <= own:
+        return "it repeats a recalled memory"
+    return None
+
+
+def source_of(fact: Salient, turn: Turn) -> FactDraft:
+    """The message that the fact was made of: its speaker's, and of those the one with most of its words."""
+    told = _stems(fact.text)
+    own = [draft for draft in turn.sources if (draft.speaker or "user") == fact.speaker] or list(turn.sources)
+    return max(own, key=lambda draft: len(told & _stems(draft.text)))
+
+
+def wording(text: str) -> str:
+    """What two texts share that differ in case, punctuation and blanks alone."""
+    return " ".join(re.findall(r"\w+", fold(text)))
+
+
+def _stems(text: str) -> frozenset[str]:
+    """Beginnings of the words, without fillers; of unspaced scripts all pairs of characters."""
+    folded = fold(without_dates(text))
+    pairs = {run[at : at + 2] for run in _UNSPACED.findall(folded) for at in range(max(len(run) - 1, 1))}
+    words = re.findall(r"\w+", _UNSPACED.sub(" ", folded))
+    return frozenset({word[:STEM_CHARS] for word in words if len(word) > 2 and word not in _FILLERS} | pairs)
+
+
+def _exact(text: str) -> frozenset[str]:
+    """Numbers, and names: words with a capital that do not begin the text."""
+    plain = without_dates(text)
+    numbers = re.findall(r"\d+", plain)
+    names = (name for name in re.findall(r"(?<=[^.!?]\s)[^\W\d_]\w+", plain) if name[0].isupper())
+    return frozenset({*numbers, *(fold(name)[:STEM_CHARS] for name in names)} - _stem_set(_FILLERS))
+
+
+def _exact_source(turn: Turn) -> frozenset[str]:
+    words = re.findall(r"[^\W\d_]\w*", fold(" ".join((turn.text, *turn.speakers))))
+    return frozenset({*re.findall(r"\d+", turn.text), *(word[:STEM_CHARS] for word in words)})
+
+
+def _stem_set(words: frozenset[str]) -> frozenset[str]:
+    return frozenset(word[:STEM_CHARS] for word in words)

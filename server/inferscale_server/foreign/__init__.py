@@ -1,0 +1,1 @@
+"""Other systems' memories, read from their stores and exports."""
