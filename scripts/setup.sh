@@ -55,7 +55,7 @@ install_packages() {
     if [[ -z "${UV_FIND_LINKS:-}" ]]; then torch_source=(--torch-backend cpu); fi
     if [[ -z "${SSL_CERT_FILE:-}" && -n "${PIP_CERT:-}" ]]; then export SSL_CERT_FILE="$PIP_CERT"; fi
     "$uv" pip install --python "$venv/bin/python" ${torch_source[@]+"${torch_source[@]}"} \
-        --editable '.[server-cpu]' --group dev --group docs \
+        --editable '.[server-cpu,langchain,llamaindex,mem0,mcp]' --group dev --group docs \
         --override requirements/overrides.txt --constraint requirements/constraints-cpu.txt </dev/null \
         || fail "the packages could not be installed (reason above); run it again to resume"
 }

@@ -40,6 +40,7 @@ class KvSupport:
     backend: str = "none"
     layers: int = 0
     bytes_per_row: int = 0
+    rotary_digest: str = ""
     gate: dict[str, Any] = field(default_factory=dict)
 
 
@@ -101,6 +102,7 @@ class Brain:
             not_ready=self.not_ready,
             status=self.status,
             default_k=self.config.k,
+            text_reasons=lambda: tuple(self.support.refusals),
         )
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -166,6 +168,7 @@ class Brain:
                 "backend": self.support.backend,
                 "layers": self.support.layers,
                 "gate": self.support.gate,
+                "tail_tokens": self.recall.tail_tokens,
             },
             "slab": {
                 "rows": self.catalog.rows,
@@ -178,6 +181,7 @@ class Brain:
                 "queued": self.encoder.queued(),
                 "running": self.encoder.running(),
                 "results": dict(self.encoder.results),
+                "tokens": dict(self.encoder.tokens),
             },
             "workers": self.workers,
             "faults": dict(self.faults),

@@ -97,14 +97,17 @@ class KvShelf:
         """Bytes of one owner's files."""
         return sum(stored.size_bytes for stored in self.of(owner))
 
-    def primer_of(self, owner: str) -> tuple[str, ...]:
-        """The facts that most of an owner's chunks were encoded behind, in their order; empty when there are none."""
+    def primer_of(self, owner: str, facts: int) -> tuple[str, ...]:
+        """The first `facts` facts, or fewer, that most of an owner's chunks were encoded behind, in their order.
+
+        Of those that equally many were encoded behind, the longest: its own facts saw only a part of it.
+        """
         primers = Counter(
-            tuple(seen.fact_id for seen in stored.identity.behind)
+            tuple(seen.fact_id for seen in stored.identity.behind[:facts])
             for stored in self.of(owner)
-            if stored.identity.kind in ("fact", "primer")
+            if stored.identity.kind == "fact"
         )
-        return primers.most_common(1)[0][0] if primers else ()
+        return max(primers, key=lambda primer: (primers[primer], len(primer)), default=())
 
     def surplus(self, spare_bytes: int = 0) -> tuple[StoredChunk, ...]:
         """What must go for the budget, and `spare_bytes` less: headers over their share, then what was used longest

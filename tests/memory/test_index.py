@@ -273,3 +273,15 @@ def test_an_unknown_fact_or_another_dimension_cannot_be_replaced() -> None:
             index.replace(ALICE, name, np.array(rows, np.float32))
     with pytest.raises(ValueError):
         index.replace(Owner("local", "bob"), "a", np.array([[1, 0]], np.float32))
+
+
+def test_each_fact_has_one_vector_and_a_long_one_the_mean_of_its_pieces() -> None:
+    index = ExactIndex()
+    vectors = np.eye(4, dtype=np.float32)
+    index.add(ALICE, ["a", "b", "b", "c"], vectors)
+    known = index.vectors(ALICE)
+    assert known.ids == ("a", "b", "c") and index.vectors(BOB).ids == ()
+    middle = (vectors[1] + vectors[2]) / np.sqrt(2)
+    assert np.allclose(known.matrix, np.stack([vectors[0], middle, vectors[3]]))
+    index.remove(ALICE, ["b"])
+    assert index.vectors(ALICE).ids == ("a", "c") and np.array_equal(index.vectors(ALICE).matrix, vectors[[0, 3]])

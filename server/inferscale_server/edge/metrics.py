@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from inferscale_server.types import ServedMode
 
+EncodeTokens = Literal["own", "prefix", "spare"]
 EncodeResult = Literal["stored", "loaded", "incomplete", "failed", "dropped"]
 
 MULTIPROCESS_GAUGES: Literal["mostrecent"] = "mostrecent"
@@ -39,6 +40,12 @@ class Metrics:
         )
         self._encodes = Counter(
             "inferscale_encodes", "Chunks encoded, or loaded instead, by result.", ("result",), registry=registry
+        )
+        self._encode_tokens = Counter(
+            "inferscale_encode_tokens",
+            "Tokens computed by encode requests: chunks' own, text before them, throw-away.",
+            ("kind",),
+            registry=registry,
         )
         self._encode_queue = _gauge("inferscale_encode_queue", "Facts that wait for their KV.", registry)
         self._rows_used = _gauge("inferscale_slab_rows_used", "Slab rows that hold chunk KV.", registry)
@@ -69,6 +76,10 @@ class Metrics:
     def encoded(self, result: EncodeResult) -> None:
         """Count one encode request that ended."""
         self._encodes.labels(result).inc()
+
+    def encode_tokens(self, kind: EncodeTokens, tokens: int) -> None:
+        """Count tokens that an encode request computed."""
+        self._encode_tokens.labels(kind).inc(tokens)
 
     def encode_queue(self, facts: int) -> None:
         """Set how many facts wait for their KV."""

@@ -30,7 +30,8 @@ class Footprint:
 class Services:
     """The server behind the routes. `embed` gives one vector a text; `embedder` is the name that it answers to.
 
-    `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values.
+    `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values;
+    `text_reasons` say why memory is served as text, and are empty when it is not.
     """
 
     memory: MemoryService
@@ -40,3 +41,4 @@ class Services:
     not_ready: Callable[[], str | None]
     status: Callable[[], Mapping[str, object]]
     default_k: int
+    text_reasons: Callable[[], Sequence[str]] = tuple

@@ -7,7 +7,7 @@ worker, nothing was sent yet, and the same request goes once more as text.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -27,11 +27,10 @@ from inferscale_server.command import Command
 from inferscale_server.edge.sse import LastChunk, is_error, is_head
 from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
-from inferscale_server.engine.framing import Framer, last_user_text, with_memory
+from inferscale_server.engine.framing import Framer, last_user_text
 from inferscale_server.plan import Frame, MemoryLine, MemoryPlan
 from inferscale_server.recall import Recollection
 from inferscale_server.types import ServedMode
-from inferscale_server.wording import fact_line
 
 ANSWER_ROOM = 256
 """Tokens kept free for the answer when the client names no maximum."""
@@ -136,16 +135,16 @@ class ChatDesk:
         self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection, timings: dict[str, float]
     ) -> Turn:
         """Memory as message text, for requests that cannot be framed in tokens."""
-        harmless = self._brain.tokenize.harmless
+        harmless, line_of = self._brain.tokenize.harmless, self._brain.recall.wording.line
         lines = [MemoryLine(None, text, None, (), None) for text in found.context]
         lines = [MemoryLine(h.fact.id, h.fact.text, h.score, (), None) for h in reversed(found.hits)] + lines
         by_id = {hit.fact.id: hit.fact for hit in found.hits}
         facts = [by_id.get(line.name) if line.name else None for line in lines]
         text = "".join(
-            harmless(fact_line(line.text) if fact is None else fact_line(fact.text, fact.speaker, fact.occurred_at))
+            harmless(line_of(line.text) if fact is None else line_of(fact.text, fact.speaker, fact.occurred_at))
             for line, fact in zip(lines, facts, strict=True)
         )
-        changed = request.model_copy(update={"messages": with_memory(request.messages, text)})
+        changed = request.model_copy(update={"messages": self._framer.with_memory(request.messages, text)})
         turn = Turn(ask, "text", "not_plain_text", changed, Flight(self._salt(ask)))
         turn.shown, turn.timings_ms = tuple(lines), timings
         return turn
@@ -273,7 +272,7 @@ class ChatDesk:
         return {
             "mode": turn.mode,
             "reason": turn.reason,
-            "facts": [self._shown(line, turn.ask.include_text) for line in reversed(turn.shown) if line.name],
+            "facts": [self._shown(line, turn.ask.include_text) for line in _best_first(turn.shown)],
             "injected_tokens": injected,
             "prefilled_tokens": prefilled,
             "memory_tokens": 0 if plan is None else plan.memory_tokens,
@@ -291,3 +290,8 @@ class ChatDesk:
     def _shown(line: MemoryLine, include_text: bool) -> dict[str, Any]:
         shown: dict[str, Any] = {"id": line.name, "score": line.score}
         return shown | {"text": line.text} if include_text else shown
+
+
+def _best_first(lines: Sequence[MemoryLine]) -> list[MemoryLine]:
+    """The facts among them; of equal ones, the one nearer to the end."""
+    return sorted((line for line in reversed(lines) if line.name), key=lambda line: -(line.score or 0.0))
