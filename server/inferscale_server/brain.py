@@ -43,6 +43,7 @@ class KvSupport:
     backend: str = "none"
     layers: int = 0
     bytes_per_row: int = 0
+    rotary_digest: str = ""
     gate: dict[str, Any] = field(default_factory=dict)
 
 
@@ -112,6 +113,7 @@ class Brain:
             # After a reindexing the configured name is still the old one's.
             embedder_options=frozenset({self.config.embedder} if self.memory.embedder is self.embedder else ()),
             extraction=self.extraction,
+            text_reasons=lambda: tuple(self.support.refusals),
         )
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -180,6 +182,7 @@ class Brain:
                 "backend": self.support.backend,
                 "layers": self.support.layers,
                 "gate": self.support.gate,
+                "tail_tokens": self.recall.tail_tokens,
             },
             "slab": {
                 "rows": self.catalog.rows,
@@ -192,6 +195,7 @@ class Brain:
                 "queued": self.encoder.queued(),
                 "running": self.encoder.running(),
                 "results": dict(self.encoder.results),
+                "tokens": dict(self.encoder.tokens),
             },
             "extraction": {
                 "extractor": self.config.extractor,

@@ -16,7 +16,7 @@ from inferscale_server.command import Extent
 from inferscale_server.extents import FreeRows
 from inferscale_server.types import Owner
 
-ChunkKind = Literal["header", "primer", "fact", "context"]
+ChunkKind = Literal["header", "fact", "context"]
 
 HEADER_SHARE = 8
 """Headers take at most one of so many rows, or one header alone takes more: system prompts that change with every
@@ -37,14 +37,14 @@ class ChunkKey:
 class Chunk:
     """Chunk KV that lies in the slab.
 
-    `behind` holds the ids of the facts whose text its keys and values have seen; `fingerprint` says of which model,
-    template and recipe it is; `stamp` is new for every encoding.
+    `behind` holds the ids of the facts whose text its keys and values have seen, in order; `fingerprint` says of which
+    model, template and recipe it is; `stamp` is new for every encoding.
     """
 
     key: ChunkKey
     token_ids: tuple[int, ...]
     extents: tuple[Extent, ...]
-    behind: frozenset[str]
+    behind: tuple[str, ...]
     fingerprint: str
     stamp: int
 
@@ -60,6 +60,7 @@ class Catalog:
         self._free = FreeRows(rows)
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # least recently used first
         self._of_owner: dict[Owner, dict[ChunkKey, Chunk]] = {}
+        self._staged: dict[Owner, dict[ChunkKey, Chunk]] = {}  # complete, and not to be found before `swap`
         self._used: set[ChunkKey] = set()  # since `take_used`
         self._pins: Counter[int] = Counter()  # by stamp
         self._unwiped: list[Extent] = []
@@ -77,7 +78,7 @@ class Catalog:
         """Rows that can be reserved now, or once they are wiped."""
         return self._free.count + sum(extent.length for extent in self._unwiped)
 
-    def reserve(self, key: ChunkKey, token_ids: tuple[int, ...], behind: frozenset[str]) -> Chunk | None:
+    def reserve(self, key: ChunkKey, token_ids: tuple[int, ...], behind: tuple[str, ...]) -> Chunk | None:
         """Rows for a chunk that is about to be encoded; None when too few are free.
 
         The chunk cannot be found until `commit`; `release` gives its rows back.
@@ -99,7 +100,7 @@ class Catalog:
         loose = [chunk for chunk in self._chunks.values() if self._evictable(chunk)]
         if coming + sum(len(chunk.token_ids) for chunk in loose) < rows:
             return False
-        for chunk in sorted(loose, key=lambda chunk: chunk.key.kind in ("primer", "header")):
+        for chunk in sorted(loose, key=lambda chunk: chunk.key.kind == "header"):
             if coming >= rows:
                 break
             self.drop(chunk.key)
@@ -123,6 +124,28 @@ class Catalog:
         self._chunks[chunk.key] = chunk
         self._of_owner.setdefault(chunk.key.owner, {})[chunk.key] = chunk
 
+    def stage(self, chunk: Chunk) -> None:
+        """The chunk is complete, and replaces an older one of the same key when its owner's chunks are swapped."""
+        of_owner = self._staged.setdefault(chunk.key.owner, {})
+        if chunk.key in of_owner:
+            self._let_go(of_owner[chunk.key])
+        of_owner[chunk.key] = chunk
+
+    def staged(self, key: ChunkKey) -> Chunk | None:
+        """The chunk that waits for its owner's swap, or None."""
+        return self._staged.get(key.owner, {}).get(key)
+
+    def swap(self, owner: Owner) -> None:
+        """The owner's staged chunks take the place of all others of the owner, at once."""
+        self.drop_where(owner, lambda chunk: self.staged(chunk.key) is not chunk)
+        for chunk in self._staged.pop(owner, {}).values():
+            self.commit(chunk)
+
+    def drop_staged(self, owner: Owner) -> None:
+        """Give up the owner's staged chunks."""
+        for chunk in self._staged.pop(owner, {}).values():
+            self._let_go(chunk)
+
     def release(self, chunk: Chunk) -> None:
         """Give up a reserved chunk."""
         self._let_go(chunk)
@@ -145,10 +168,15 @@ class Catalog:
         """The chunk, or None; not a use, and not counted."""
         return self._chunks.get(key)
 
+    def touch(self, chunks: Iterable[Chunk]) -> None:
+        """Others are encoded behind these: they are the last to be evicted."""
+        for chunk in chunks:
+            if self._chunks.get(chunk.key) is chunk:
+                self._chunks.move_to_end(chunk.key)
+
     def holds(self, chunk: Chunk) -> bool:
-        """Is this very encoding the one that is found?"""
-        found = self._chunks.get(chunk.key)
-        return found is not None and found.stamp == chunk.stamp
+        """Is this very encoding the one that is found, or will be?"""
+        return self._chunks.get(chunk.key) is chunk or self.staged(chunk.key) is chunk
 
     def take_used(self) -> frozenset[ChunkKey]:
         """What `get` has found since the last call."""
@@ -159,8 +187,16 @@ class Catalog:
         return key in self._chunks
 
     def of(self, owner: Owner) -> tuple[Chunk, ...]:
-        """All chunks of an owner."""
+        """All chunks of an owner that can be found."""
         return tuple(self._of_owner.get(owner, {}).values())
+
+    def facts_of(self, owner: Owner) -> frozenset[str]:
+        """Ids of the owner's facts that can be found."""
+        return frozenset(key.name for key in self._of_owner.get(owner, {}) if key.kind == "fact")
+
+    def staged_facts_of(self, owner: Owner) -> frozenset[str]:
+        """Ids of the owner's facts that are staged."""
+        return frozenset(key.name for key in self._staged.get(owner, {}) if key.kind == "fact")
 
     def drop(self, key: ChunkKey) -> None:
         """The chunk can no longer be found; its rows are wiped when no request holds them, and then free."""
@@ -175,10 +211,13 @@ class Catalog:
         self._let_go(chunk)
 
     def drop_where(self, owner: Owner, doomed: Callable[[Chunk], bool]) -> tuple[Chunk, ...]:
-        """Drop every chunk of the owner that matches; returns them."""
+        """Drop every chunk of the owner that matches, staged ones too; returns those that could be found."""
         found = tuple(chunk for chunk in self.of(owner) if doomed(chunk))
         for chunk in found:
             self.drop(chunk.key)
+        staged = self._staged.get(owner, {})
+        for chunk in [chunk for chunk in staged.values() if doomed(chunk)]:
+            self._let_go(staged.pop(chunk.key))
         return found
 
     def pin(self, chunks: Iterable[Chunk]) -> Pin:

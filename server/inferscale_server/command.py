@@ -61,10 +61,10 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Injection and capture of one request; either may be absent."""
+    """Injection and captures of one request; either may be absent. Captures stand in prompt order."""
 
     injection: Injection | None = None
-    capture: Capture | None = None
+    captures: tuple[Capture, ...] = ()
 
 
 def rows_of(extents: Sequence[Extent]) -> list[int]:
@@ -74,12 +74,11 @@ def rows_of(extents: Sequence[Extent]) -> list[int]:
 
 def to_params(command: Command, secret: bytes) -> dict[str, Any]:
     """The signed `kv_transfer_params` of a request."""
-    body: dict[str, Any] = {"tokens": [], "rows": [], "capture": None}
+    body: dict[str, Any] = {"tokens": [], "rows": [], "captures": []}
     if command.injection is not None:
         body["tokens"] = list(command.injection.token_ids)
         body["rows"] = _flat(command.injection.extents)
-    if command.capture is not None:
-        body["capture"] = [command.capture.stamp, command.capture.start, _flat(command.capture.extents)]
+    body["captures"] = [[capture.stamp, capture.start, _flat(capture.extents)] for capture in command.captures]
     return {PARAMS_KEY: body | {"mac": _mac(body, secret)}}
 
 
@@ -101,18 +100,16 @@ def from_params(params: Mapping[str, Any] | None, secret: bytes, slab_rows: int)
 
 
 def _parse(body: Mapping[str, Any]) -> Command:
-    injection = capture = None
+    injection = None
     if body["tokens"]:
         injection = Injection(tuple(body["tokens"]), _extents(body["rows"]))
-    if body["capture"] is not None:
-        stamp, start, rows = body["capture"]
-        capture = Capture(stamp, start, _extents(rows))
-    return Command(injection, capture)
+    captures = (Capture(stamp, start, _extents(rows)) for stamp, start, rows in body["captures"])
+    return Command(injection, tuple(captures))
 
 
 def _within(command: Command, slab_rows: int) -> bool:
-    parts = [part for part in (command.injection, command.capture) if part is not None]
-    extents = [extent for part in parts for extent in part.extents]
+    injected = () if command.injection is None else command.injection.extents
+    extents = chain(injected, *(capture.extents for capture in command.captures))
     return all(e.row >= 0 and e.length > 0 and e.row + e.length <= slab_rows for e in extents)
 
 
@@ -125,9 +122,9 @@ def _extents(flat: Sequence[int]) -> tuple[Extent, ...]:
 
 
 def _mac(body: Mapping[str, Any], secret: bytes) -> str:
-    stamp, start, rows = body["capture"] or (0, -1, [])
+    captures = ([stamp, start, *rows] for stamp, start, rows in body["captures"])
     mac = hmac.new(secret, digestmod=sha256)
-    for numbers in (body["tokens"], body["rows"], [stamp, start, *rows]):
+    for numbers in (body["tokens"], body["rows"], *captures):
         raw = array("q", numbers).tobytes()
         mac.update(len(raw).to_bytes(8, "big"))
         mac.update(raw)

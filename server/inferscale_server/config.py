@@ -26,6 +26,9 @@ from pydantic import (
 
 from inferscale_server.errors import ConfigError
 from inferscale_server.limits import MAX_BYTES_PER_OWNER, MAX_FACTS_PER_OWNER, MAX_K, MAX_REQUESTS_PER_USER
+from inferscale_server.recipe_name import check_recipe
+from inferscale_server.types import FactOrder
+from inferscale_server.wording import FACT_WRAPPER, MemoryPlace, check_wrapper
 
 ENV_PREFIX = "INFERSCALE_"
 CLIENT_ENV = frozenset({"BASE_URL", "API_KEY", "LOG"})
@@ -57,9 +60,17 @@ class ServerConfig(BaseModel):
     extract_from: Literal["user", "both"] = "user"
     contradictions: Literal["auto", "model", "rule"] = "auto"
     index: Literal["auto", "exact", "faiss", "cuvs"] = "auto"
-    recipe: Literal["primer", "isolated"] = "primer"
+    recipe: str = "primer"
     primer_facts: int = Field(default=20, ge=1, le=200)
-    tail_tokens: int = Field(default=0, ge=0, le=4096)
+    primer_choice: Literal["medoids", "oldest"] = "medoids"
+    window: int = Field(default=20, ge=1, le=200)
+    neighbours: int = Field(default=5, ge=1, le=200)
+    system_prompt: str | None = None
+    memory_intro: str | None = None
+    memory_place: MemoryPlace = "end"
+    fact_wrapper: str = FACT_WRAPPER
+    fact_order: FactOrder = "best_last"
+    tail_tokens: int | None = Field(default=None, ge=0, le=4096)
     k: int = Field(default=20, ge=1, le=MAX_K)
     kv_device_gib: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     kv_disk_gib: float = Field(default=8.0, ge=0, allow_inf_nan=False)
@@ -110,6 +121,16 @@ class ServerConfig(BaseModel):
         if name not in EXTRACTORS and not name.startswith("openai:"):
             raise ValueError(f"it is none of {', '.join(EXTRACTORS)} and openai:MODEL[@URL]")
         return name
+
+    @field_validator("recipe")
+    @classmethod
+    def _known_recipe(cls, recipe: str) -> str:
+        return check_recipe(recipe)
+
+    @field_validator("fact_wrapper")
+    @classmethod
+    def _a_place_for_the_fact(cls, wrapper: str) -> str:
+        return check_wrapper(wrapper)
 
     @property
     def public(self) -> bool:

@@ -1,38 +1,47 @@
 """The encoder: turns facts into chunk KV in the background, inside the serving engine.
 
-Knows: the queue, the order of work, how often to try. Refuses to know: vLLM (behind EncodeEngine), which text is good
-to be encoded behind (recipe.py), where rows are (catalog.py), how files are kept (kv_disk.py). What lies on the disk is
-loaded instead. Runs on the event loop; the sink methods are quick and never raise.
+Knows: the queue and the order of work. Refuses to know: vLLM, which text is good to be encoded behind (recipe.py), how
+a batch is carried out (batch.py), where rows are (catalog.py), how files are kept (kv_disk.py). What lies on the disk
+is loaded instead. Runs on the event loop; the sink methods are quick and never raise.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Literal
+from dataclasses import dataclass, field
 
 from inferscale_server.backlog import Backlog
-from inferscale_server.behind import Behind, EncodedPrimer, mark_of, primer_text
+from inferscale_server.batch import Batches, Listeners
+from inferscale_server.behind import Behind, fitting, mark_of
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
-from inferscale_server.command import SPARE_TOKENS
-from inferscale_server.job import EncodeEngine, EncodeResult, Job, line_of, primer_job, request_for, supersedes
-from inferscale_server.kv_codec import KvIdentity, Seen
-from inferscale_server.kv_disk import Filed, KvDisk
-from inferscale_server.recipe import Prefix, Recipe, seen_behind
+from inferscale_server.job import EncodeEngine, Errand, Job, line_of, together
+from inferscale_server.kv_disk import KvDisk
+from inferscale_server.primers import Primers
+from inferscale_server.recipe import Recipe
+from inferscale_server.roster import Rosters
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Fact, Owner
+from inferscale_server.vectors import NO_VECTORS, FactVectors
+from inferscale_server.wording import Wording
 
 logger = logging.getLogger(__name__)
 
 BATCH = 8
-"""Encode requests in flight at once: each injects the whole prefix, which delays the step that a chat may be in."""
-MAX_TRIES = 3
+"""Facts encoded at once: each request injects the whole prefix, which delays the step that a chat may be in."""
 MAX_LOOSE = 256
 """Headers and contexts that wait; the oldest is forgotten for a new one, until a chat wants it again."""
-WIPE_EXTENTS = 32
-"""Extents zeroed by one command to the workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactSource:
+    """Where the encoder reads an owner's facts, oldest first, their vectors (from any thread), and their wording."""
+
+    facts: Callable[[Owner], Sequence[Fact]]
+    vectors: Callable[[Owner], FactVectors] = lambda owner: NO_VECTORS
+    wording: Wording = field(default_factory=Wording)
 
 
 class Encoder:
@@ -45,52 +54,50 @@ class Encoder:
         engine: EncodeEngine,
         tokenize: LineTokenizer,
         header: Job,
-        facts_of: Callable[[Owner], Sequence[Fact]],
+        source: FactSource,
         max_model_len: int,
-        on_result: Callable[[EncodeResult], None] = lambda result: None,
+        listeners: Listeners | None = None,
         disk: KvDisk | None = None,
     ) -> None:
-        """`header` is the default one, behind which facts are encoded; `facts_of` gives an owner's, oldest first."""
+        """`header` is the default one, behind which facts are encoded."""
         catalog.keep = frozenset({header.key})
-        self._catalog, self._recipe, self._engine = catalog, recipe, engine
-        self._tokenize, self._header, self._facts_of = tokenize, header, facts_of
-        self._max_model_len = max_model_len
-        self._on_result, self._disk = on_result, disk
-        self._prefixes: dict[Owner, Prefix] = {}
+        self._catalog, self._recipe, self._tokenize, self._header = catalog, recipe, tokenize, header
+        self._source, self._disk, self._room_tokens = source, disk, max_model_len // 2
+        self._batches = Batches(catalog, engine, header.key, max_model_len, listeners or Listeners(), disk)
+        self._rosters = Rosters(source.facts)
+        self._primers = Primers(recipe, catalog, self._rosters, source.vectors, self._primer_on_disk)
         self._backlog = Backlog(self._order, self._waits)
         self._loose: OrderedDict[ChunkKey, Job] = OrderedDict({header.key: header})  # headers and contexts
         self._dirty: OrderedDict[Owner, None] = OrderedDict()
-        self._asked: set[ChunkKey] = set()  # wanted by a chat: worth evicting others for
-        self._tries: Counter[ChunkKey] = Counter()
-        self._in_flight: dict[int, Chunk] = {}
-        self._placing: set[Owner] = set()  # whose jobs wait for rows; leaves it when something is forgotten meanwhile
-        self._forgotten: set[int] = set()  # stamps whose text was forgotten while being encoded
         self._wake = asyncio.Event()
         self._wake.set()
         catalog.on_unwiped = self._wake.set
         self._busy = False
         self._at_work: tuple[Owner, ...] = ()  # whose batch is in flight
-        self.results: Counter[str] = Counter()
+        self.results, self.tokens = self._batches.results, self._batches.tokens
 
     # What others tell the encoder
 
     def added(self, owner: Owner, facts: Sequence[Fact]) -> None:
         """These facts exist now."""
+        self._rosters.append(owner, facts)
         self._backlog.append(owner, facts)
         self._mark(owner)
 
     def forgotten(self, owner: Owner, fact_ids: Sequence[str]) -> None:
         """Drop the facts' KV and whatever was encoded behind them, at once; the latter is queued again."""
-        gone, prefix = set(fact_ids), self._prefixes.get(owner)
-        self._placing.discard(owner)
-        if lost_prefix := prefix is not None and not gone.isdisjoint(prefix.fact_ids):
-            del self._prefixes[owner]
-        dropped = self._drop(owner, lambda chunk: chunk.key.name in gone or bool(gone & chunk.behind))
+        gone = set(fact_ids)
+        self._rosters.drop(owner)
+        staging, primer = self._primers.staging(owner), self._primers.of(owner)
+        self._primers.forget(owner, gone)
+        if staging and not self._primers.staging(owner):
+            self._batches.spoil(owner)
+        dropped = self._batches.drop(owner, lambda chunk: chunk.key.name in gone or not gone.isdisjoint(chunk.behind))
         if self._disk is not None:
             self._disk.forget_facts(owner, gone)
-        for fact_id in gone:
-            self._tries.pop(ChunkKey("fact", owner, fact_id), None)
-        if lost_prefix or owner in self._at_work or any(chunk.key.name not in gone for chunk in dropped):
+        self._batches.forget_tries(owner, lambda key: key.name in gone)
+        others_lost = any(chunk.key.name not in gone for chunk in dropped)
+        if staging or others_lost or primer != self._primers.of(owner) or owner in self._at_work:
             self._backlog.drop(owner)
             self._mark(owner)
         else:  # the others keep their KV and order: a thousand deletes do not look through all facts each time
@@ -98,15 +105,15 @@ class Encoder:
 
     def owner_forgotten(self, owner: Owner) -> None:
         """Drop all KV of an owner, at once."""
-        self._placing.discard(owner)
-        self._prefixes.pop(owner, None)
+        self._rosters.drop(owner)
+        self._primers.forget_owner(owner)
         self._dirty.pop(owner, None)
         self._backlog.drop(owner)
-        self._asked = {key for key in self._asked if key.owner != owner}
-        for book in (self._loose, self._tries):
-            for key in [key for key in book if key.owner == owner]:
-                del book[key]
-        self._drop(owner, lambda chunk: True)
+        for key in [key for key in self._loose if key.owner == owner]:
+            del self._loose[key]
+        self._batches.asked.pop(owner, None)
+        self._batches.forget_tries(owner, lambda key: True)
+        self._batches.drop(owner, lambda chunk: True)
         if self._disk is not None:
             self._disk.forget_owner(owner)
         self._wake.set()
@@ -118,12 +125,12 @@ class Encoder:
 
     def want(self, owner: Owner, jobs: Sequence[Job]) -> None:
         """A chat used these as text: encode them soon, even if others must be evicted for it."""
-        for job in [job for job in jobs if self._tries[job.key] < MAX_TRIES]:
-            self._asked.add(job.key)
+        for job in [job for job in jobs if not self._batches.given_up(job.key)]:
+            self._batches.want(job.key)
             if job.key.kind in ("header", "context"):
                 self._loose.setdefault(job.key, job)
         while len(self._loose) > MAX_LOOSE:
-            self._asked.discard(self._loose.popitem(last=False)[0])
+            self._batches.wants_no_more(self._loose.popitem(last=False)[0])
         if any(job.key.kind == "fact" for job in jobs):
             self._backlog.drop(owner)  # what was asked for comes first
             self._dirty[owner] = None
@@ -132,7 +139,7 @@ class Encoder:
     def queued(self) -> int:
         """Chunks still to be encoded."""
         waiting = sum(self._backlog.count(owner) for owner in {*self._dirty, *self._at_work})
-        return max(len(self._loose) + waiting - len(self._in_flight), 0)
+        return max(len(self._loose) + waiting - len(self._batches.in_flight), 0)
 
     def queued_of(self, owner: Owner) -> int:
         """Facts of one owner still without their KV, those being encoded right now among them."""
@@ -140,7 +147,7 @@ class Encoder:
 
     def running(self) -> int:
         """Chunks being encoded right now; at least 1 as long as the background is at work."""
-        return max(len(self._in_flight), int(self._busy))
+        return max(len(self._batches.in_flight), int(self._busy))
 
     # The background task
 
@@ -168,7 +175,7 @@ class Encoder:
 
     async def _drain(self) -> None:
         while self._loose or self._dirty:
-            await self._wipe()
+            await self._batches.wipe()
             if self._loose:
                 await self._encode_loose()
             else:
@@ -176,7 +183,7 @@ class Encoder:
             await self._save_some()
         while await self._save_some():
             pass
-        await self._wipe()
+        await self._batches.wipe()
         await self.settled()
 
     async def _save_some(self) -> bool:
@@ -186,7 +193,8 @@ class Encoder:
         owner, _ = self._dirty.popitem(last=False)
         self._at_work = (owner,)
         try:
-            await self._encode_owner(owner)
+            if await self._encode_owner(owner):
+                self._dirty[owner] = None
         except Exception:
             self._dirty[owner] = None  # the engine's fault must not make the background forget who waits
             raise
@@ -194,206 +202,110 @@ class Encoder:
             self._at_work = ()
 
     async def _encode_loose(self) -> None:
-        job = next(iter(self._loose.values()))
-        owner = job.key.owner
-        prefix = self._choose_prefix(owner) if job.key.kind == "context" else Prefix(header=False)
-        behind = self._behind(owner, prefix)
-        primer = None if self._finds(job, behind) else await self._primer(owner, behind, prefix)
-        if self._loose.pop(job.key, None) is None:
-            return  # its owner was forgotten while the prefix was being encoded
-        if job.key.kind == "header":
+        key, job = next(iter(self._loose.items()))
+        if key.kind == "context":
+            await self._primers.choose(key.owner)
+        if self._loose.pop(key, None) is None or self._catalog.staged(key) is not None:
+            return  # its owner was forgotten meanwhile, or it is there and serves soon
+        if key.kind == "header":
             self._catalog.make_room_among_headers(len(job.token_ids))
-        if not await self._load([job], behind):
-            if prefix.header and primer is None:
-                self._tries[job.key] += 1
-            else:
-                await self._encode_batch([job], behind, primer)
-        if job.key not in self._catalog and 0 < self._tries[job.key] < MAX_TRIES:
-            self._loose[job.key] = job
+        errand = self._loose_errand(job)
+        if not await self._batches.load([errand]):
+            await self._batches.encode([errand])
+        if key not in self._catalog and self._batches.tries[key] > 0 and not self._batches.given_up(key):
+            self._loose[key] = job
 
-    async def _encode_owner(self, owner: Owner) -> None:
-        """One batch: loaded, if any of it lies on the disk, else encoded."""
-        prefix = self._choose_prefix(owner)
-        jobs = self._next_jobs(owner)
-        if not jobs:
-            return
-        behind = self._behind(owner, prefix)
-        if await self._load(jobs, behind):
-            self._dirty[owner] = None
-            return
-        if not any(job.key in self._asked or len(job.token_ids) <= self._catalog.rows_coming for job in jobs):
-            return  # a primer would evict facts of others, and nothing could be encoded behind it
-        primer = await self._primer(owner, behind, prefix)
-        if self._prefixes.get(owner) != prefix:
-            return  # something that it holds was forgotten meanwhile, and the owner is queued again
-        if prefix.header and primer is None:
-            if 0 < self._tries[primer_job(owner, behind, self._header).key] < MAX_TRIES:
-                self._dirty[owner] = None  # one without room, or tried too often, leaves the facts as text
-            return
-        jobs = self._next_jobs(owner)  # anew: facts may have been forgotten while the prefix was being encoded
-        if await self._encode_batch(jobs, behind, primer):
-            self._dirty[owner] = None
-
-    def _choose_prefix(self, owner: Owner) -> Prefix:
-        current = self._prefixes.get(owner) or self._prefix_on_disk(owner)
-        prefix = self._recipe.prefix([fact.id for fact in self._facts_of(owner)], current)
-        if prefix != self._prefixes.get(owner):
+    async def _encode_owner(self, owner: Owner) -> bool:
+        """One batch: loaded, if any of it lies on the disk, else encoded. Is there more to do?"""
+        if await self._primers.choose(owner):
             self._backlog.drop(owner)
-        self._prefixes[owner] = prefix
-        return prefix
+        vectors = NO_VECTORS
+        if self._recipe.needs_vectors:
+            vectors = await asyncio.to_thread(self._source.vectors, owner)
+        errands = self._next_errands(owner, vectors)
+        if self._primers.staging(owner) and not self._replaces(errands):
+            return self._swap(owner)
+        if await self._batches.load(errands):
+            return True
+        errands = self._next_errands(owner, vectors)  # anew: facts may have been forgotten during a load that failed
+        if not errands:
+            return False
+        if await self._batches.encode(errands):
+            return True
+        # Too few rows for two generations: the old one, as far as it is not replaced, goes back to text.
+        return self._primers.staging(owner) and self._swap(owner)
 
-    def _prefix_on_disk(self, owner: Owner) -> Prefix | None:
-        """What the chunks of an earlier start were encoded behind: another choice would encode them all again."""
-        fact_ids = self._disk.primer_of(owner) if self._disk is not None else ()
-        return Prefix(header=True, fact_ids=fact_ids) if fact_ids else None
+    def _replaces(self, errands: Sequence[Errand]) -> bool:
+        """Is any of these still needed before the new generation can serve: in the primer, or served by the old one?"""
+        return any(
+            errand.job.key in self._catalog or errand.job.key.name in self._primers.of(errand.job.key.owner).fact_ids
+            for errand in errands
+        )
+
+    def _swap(self, owner: Owner) -> bool:
+        self._primers.swap(owner)
+        self._backlog.drop(owner)
+        return True
+
+    def _primer_on_disk(self, owner: Owner) -> tuple[str, ...]:
+        facts = self._recipe.primer_facts
+        return self._disk.primer_of(owner, facts) if self._disk is not None and facts else ()
+
+    # What waits, in which order, behind what
 
     def _order(self, owner: Owner) -> list[Fact]:
-        """Facts that a chat asked for, then those without a chunk, then those with one behind an older prefix."""
-        keys = [(fact, ChunkKey("fact", owner, fact.id)) for fact in self._facts_of(owner) if self._waits(fact)]
-        keys.sort(key=lambda of: (of[1] not in self._asked, self._catalog.peek(of[1]) is not None))
-        return [fact for fact, _ in keys]
+        """The primer's facts, which stand before all others; those that are to be replaced, so that the new generation
+        can serve soon; those that a chat asked for; the rest."""
+        roster, primer = self._rosters.of(owner), self._primers.of(owner).fact_ids
+        old, done = frozenset[str](), self._catalog.facts_of(owner)
+        if self._primers.staging(owner):
+            old, done = done, self._catalog.staged_facts_of(owner)
+        done |= self._batches.given_up_facts_of(owner)
+        first = [fact_id for fact_id in primer if fact_id in roster and fact_id not in done]
+        wanted = {key.name for key in self._batches.asked.get(owner, ())}
+        done |= set(primer)
+        others = [fact_id for fact_id in roster.ids if fact_id not in done]
+        others.sort(key=lambda fact_id: (fact_id not in old, fact_id not in wanted))
+        return [roster.fact(fact_id) for fact_id in (*first, *others)]
 
     def _waits(self, fact: Fact) -> bool:
         key = ChunkKey("fact", fact.owner, fact.id)
-        if self._tries[key] >= MAX_TRIES:
-            return False
-        chunk, prefix = self._catalog.peek(key), self._prefixes.get(fact.owner)
-        return chunk is None or (prefix is not None and chunk.behind != seen_behind(prefix))
+        return self._chunk_now(key) is None and not self._batches.given_up(key)
 
-    def _next_jobs(self, owner: Owner) -> list[Job]:
-        return [self.job_of(fact) for fact in self._backlog.first(owner, BATCH)]
+    def _chunk_now(self, key: ChunkKey) -> Chunk | None:
+        """The chunk of the generation that is being encoded."""
+        return self._catalog.staged(key) if self._primers.staging(key.owner) else self._catalog.peek(key)
+
+    def _next_errands(self, owner: Owner, vectors: FactVectors) -> list[Errand]:
+        primer, roster = self._primers.of(owner), self._rosters.of(owner)
+        staged, hurry = self._primers.staging(owner), bool(self._batches.asked.get(owner))
+        waiting = []
+        for fact in self._backlog.first(owner, BATCH):
+            job = self.job_of(fact)
+            behind = self._behind(owner, self._recipe.behind(roster, fact, primer, vectors))
+            # What is asked for stands behind the primer, which would be computed for each again if it had no rows.
+            urgent = self._batches.wants(job.key) or (hurry and fact.id in primer.fact_ids)
+            waiting.append(Errand(job, behind, staged, urgent))
+        return together(waiting)
+
+    def _loose_errand(self, job: Job) -> Errand:
+        if job.key.kind == "header":
+            return Errand(job)
+        owner = job.key.owner
+        behind = self._behind(owner, self._primers.of(owner).fact_ids)
+        return Errand(job, behind, self._primers.staging(owner))
 
     def job_of(self, fact: Fact) -> Job:
         """The job that encodes one fact."""
-        line = line_of(fact)
+        line = line_of(fact, self._source.wording)
         return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line, fact.owner), mark_of(line))
 
-    def _behind(self, owner: Owner, prefix: Prefix) -> Behind:
-        """The prefix as text: the default header, then the facts' lines."""
-        if not prefix.header:
+    def _behind(self, owner: Owner, fact_ids: Sequence[str]) -> Behind:
+        if not self._recipe.header:
             return Behind()
-        by_id = {fact.id: fact for fact in self._facts_of(owner)}
-        jobs = {fact_id: self.job_of(by_id[fact_id]) for fact_id in prefix.fact_ids if fact_id in by_id}
-        lines = {fact_id: job.token_ids for fact_id, job in jobs.items()}
-        text = primer_text(self._header.token_ids, lines, self._max_model_len // 2)
-        return Behind(text, tuple(Seen(fact_id, job.mark) for fact_id, job in jobs.items()))
-
-    async def _primer(self, owner: Owner, behind: Behind, prefix: Prefix) -> EncodedPrimer | None:
-        """Header and primer facts, encoded now unless they are there; None without a prefix or without success."""
-        if not prefix.header:
-            return None
-        job, own = primer_job(owner, behind, self._header), Behind(seen=behind.seen)
-        if self._catalog.get(job.key) is None:
-            if not await self._load([job], own):
-                await self._encode_batch([job], own, None)
-            if job.key.kind == "primer" and job.key in self._catalog:
-                self._catalog.drop_where(owner, lambda chunk: supersedes(job.key, chunk.key))
-        chunk = self._catalog.get(job.key)
-        return None if chunk is None else EncodedPrimer(chunk, behind.text)
-
-    # A batch
-
-    def _finds(self, job: Job, behind: Behind) -> bool:
-        return self._disk is not None and self._disk.finds(self._identity(job, behind))
-
-    def _identity(self, job: Job, behind: Behind) -> KvIdentity:
-        return behind.identity(self._catalog.fingerprint, job.key, job.mark, job.token_ids)
-
-    async def _load(self, jobs: Sequence[Job], behind: Behind) -> int:
-        """Load those that lie on the disk, encoded behind the very same; returns how many are there now."""
-        found = [job for job in jobs if self._finds(job, behind)]
-        if self._disk is None or not found:
-            return 0
-        placed = await self._place(found, behind, ())
-        done = [False] * len(placed)
-        try:
-            done = await self._disk.load(placed)
-        finally:
-            for filed, loaded in zip(placed, done, strict=True):
-                self._settle(filed, "loaded" if loaded else None)
-        return sum(done)
-
-    async def _encode_batch(self, jobs: Sequence[Job], behind: Behind, primer: EncodedPrimer | None) -> int:
-        """Encode jobs behind a primer, check that all of each came, and commit; returns how many were placed."""
-        held = [primer.chunk] if primer is not None else []
-        placed = await self._place(jobs, behind, held)
-        if not placed:
-            return 0
-        done = [False] * len(placed)
-        try:
-            with self._catalog.pinned(held):
-                commands = [self._engine.encode(*request_for(filed.chunk, primer)) for filed in placed]
-                outcomes = await asyncio.gather(*commands, return_exceptions=True)
-                done = await self._engine.captured([(filed.chunk.stamp, filed.chunk.extents) for filed in placed])
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    logger.warning("an encode request failed: %s", type(outcome).__name__, exc_info=outcome)
-        finally:
-            for filed, complete in zip(placed, done, strict=True):
-                self._settle(filed, "stored" if complete else "incomplete")
-        return len(placed)
-
-    async def _place(self, jobs: Sequence[Job], behind: Behind, held: Sequence[Chunk]) -> list[Filed]:
-        """Rows for each job, as far as there are any; evicts for what a chat asked for, never the held chunks."""
-        fitting = [job for job in jobs if self._fits(job, held)]
-        with self._catalog.pinned(held):
-            rows = 0
-            for job in fitting:
-                if job.key in self._asked or job.key.kind != "fact":
-                    rows += len(job.token_ids)
-                    self._catalog.make_room(rows)
-            self._placing = {job.key.owner for job in jobs}
-            await self._wipe()
-        fitting = [job for job in fitting if job.key.owner in self._placing]
-        chunks = [(job, self._catalog.reserve(job.key, job.token_ids, behind.fact_ids)) for job in fitting]
-        placed = [Filed(chunk, self._identity(job, behind)) for job, chunk in chunks if chunk is not None]
-        self._in_flight |= {filed.chunk.stamp: filed.chunk for filed in placed}
-        return placed
-
-    def _fits(self, job: Job, held: Sequence[Chunk]) -> bool:
-        length = len(job.token_ids) + sum(len(chunk.token_ids) for chunk in held) + SPARE_TOKENS + 1
-        if job.token_ids and length <= self._max_model_len:
-            return True
-        self._tries[job.key] = MAX_TRIES
-        self._count("failed")
-        return False
-
-    def _settle(self, filed: Filed, result: Literal["stored", "loaded", "incomplete"] | None) -> None:
-        """None: the file did not check out, and the encoder turns to the text."""
-        chunk = filed.chunk
-        del self._in_flight[chunk.stamp]
-        if result is not None:
-            self._asked.discard(chunk.key)
-        if chunk.stamp in self._forgotten:
-            self._forgotten.discard(chunk.stamp)
-            self._catalog.release(chunk)
-            if result is not None:
-                self._count("dropped")
-        elif result in ("stored", "loaded"):
-            self._tries.pop(chunk.key, None)
-            self._catalog.commit(chunk)
-            if self._disk is not None and result == "stored":
-                self._disk.put(chunk, filed.identity)
-            self._count(result)
-        else:
-            self._catalog.release(chunk)
-            if result is not None:
-                self._tries[chunk.key] += 1
-                self._count(result)
-
-    async def _wipe(self) -> None:
-        while extents := self._catalog.unwiped[:WIPE_EXTENTS]:
-            await self._engine.wipe(extents)
-            self._catalog.wiped(extents)
-
-    def _drop(self, owner: Owner, doomed: Callable[[Chunk], bool]) -> tuple[Chunk, ...]:
-        in_flight = self._in_flight.items()
-        self._forgotten |= {stamp for stamp, chunk in in_flight if chunk.key.owner == owner and doomed(chunk)}
-        return self._catalog.drop_where(owner, doomed)
-
-    def _count(self, result: EncodeResult) -> None:
-        self.results[result] += 1
-        self._on_result(result)
+        roster = self._rosters.of(owner)
+        lines = [self.job_of(roster.fact(fact_id)).line for fact_id in fact_ids if fact_id in roster]
+        return fitting(self._header.token_ids, lines, self._room_tokens)
 
     def _mark(self, owner: Owner) -> None:
         self._dirty[owner] = None

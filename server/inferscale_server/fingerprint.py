@@ -16,7 +16,8 @@ CODEC_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Ingredients:
-    """All that goes in. `weights` identifies revision and bytes, `words` the prompt's fixed wording."""
+    """All that goes in. `weights` identifies revision and bytes, `words` the prompt's fixed wording, `rotary` the
+    tables that the model rotates with, which follow from the longest context too."""
 
     weights: str
     config: Mapping[str, object]
@@ -28,6 +29,7 @@ class Ingredients:
     adapter: str
     recipe: str
     words: str
+    rotary: str = ""
     codec_version: int = CODEC_VERSION
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inferscale_server.types import Owner, Scored
+from inferscale_server.vectors import NO_VECTORS, FactVectors
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.intp]
@@ -59,6 +60,9 @@ class VectorIndex(Protocol):
 
     def empty(self) -> VectorIndex:
         """A new index of this kind without vectors."""
+
+    def vectors(self, owner: Owner) -> FactVectors:
+        """All of the owner's vectors, one a fact, in the order of insertion. From any thread."""
 
     def count(self, owner: Owner) -> int:
         """How many facts of the owner can be found."""
@@ -178,6 +182,18 @@ class ExactIndex:
         """How many vectors the owner has."""
         snapshot = self._snapshots.get(owner)
         return 0 if snapshot is None else snapshot.rows
+
+    def vectors(self, owner: Owner) -> FactVectors:
+        """See VectorIndex. A copy only when some fact has several vectors."""
+        snapshot = self._snapshots.get(owner)
+        if snapshot is None:
+            return NO_VECTORS
+        ids, rows = tuple(snapshot.ids[: snapshot.facts]), snapshot.vectors[: snapshot.rows]
+        if snapshot.facts == snapshot.rows:
+            return FactVectors(ids, rows)
+        sums = np.add.reduceat(rows, snapshot.starts[: snapshot.facts])  # [facts, dimension]
+        lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+        return FactVectors(ids, sums / np.maximum(lengths, np.finfo(np.float32).tiny))
 
     def count(self, owner: Owner) -> int:
         """See VectorIndex."""

@@ -23,7 +23,7 @@ FORMAT = 1
 MAX_HEADER_BYTES = 1 << 17
 MAX_TOKENS = 1 << 20
 MAX_GROUPS = 64
-MAX_SEEN = 256
+MAX_SEEN = 512
 MAX_TEXT = 1_024
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 

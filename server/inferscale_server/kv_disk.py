@@ -143,9 +143,9 @@ class KvDisk:
         stored = self.shelf.get(key_of(identity))
         return stored is not None and stored.identity == identity
 
-    def primer_of(self, owner: Owner) -> tuple[str, ...]:
-        """The facts behind which most of the owner's stored chunks were encoded, in their order."""
-        return self.shelf.primer_of(owner.digest())
+    def primer_of(self, owner: Owner, facts: int) -> tuple[str, ...]:
+        """The first `facts` facts behind which most of the owner's stored chunks were encoded, in their order."""
+        return self.shelf.primer_of(owner.digest(), facts)
 
     async def load(self, wanted: Sequence[Filed]) -> list[bool]:
         """Fill the rows of reserved chunks; which of them hold their chunk now? What does not check out is removed."""

@@ -124,11 +124,16 @@ class KvShelf:
         ours = (stored.identity for stored in self.of(owner) if self._is_ours(stored))
         return {identity.name: identity.tokens for identity in ours if identity.kind == "fact"}
 
-    def primer_of(self, owner: str) -> tuple[str, ...]:
-        """The facts that most of an owner's chunks, of our fingerprint, were encoded behind, in their order."""
-        primers = {seen: self._placed_behind(group) for seen, group in self._of_owner.get(owner, {}).items()}
-        most = max(primers, key=primers.__getitem__, default=())
-        return most if primers.get(most) else ()
+    def primer_of(self, owner: str, facts: int) -> tuple[str, ...]:
+        """The first `facts` facts, or fewer, that most of an owner's chunks of our fingerprint were encoded behind.
+
+        In their order. Of those that equally many were encoded behind, the longest: its own facts saw only a part.
+        """
+        primers: Counter[Seen] = Counter()
+        for seen, group in self._of_owner.get(owner, {}).items():
+            primers[seen[:facts]] += self._facts_in(group)
+        found = [primer for primer in primers if primers[primer]]
+        return max(found, key=lambda primer: (primers[primer], len(primer)), default=())
 
     def surplus(self, spare_bytes: int = 0) -> tuple[StoredChunk, ...]:
         """What must go for the budget, and `spare_bytes` less: headers over their share, then those of other
@@ -143,9 +148,9 @@ class KvShelf:
         rest = [stored for stored in ours if stored.stem not in gone]
         return (*going, *_oldest([*others, *rest], room))
 
-    def _placed_behind(self, group: dict[ShelfKey, StoredChunk]) -> int:
-        """How many of these are our facts' or primers'."""
-        return sum(self._is_ours(stored) and stored.identity.kind in ("fact", "primer") for stored in group.values())
+    def _facts_in(self, group: dict[ShelfKey, StoredChunk]) -> int:
+        """How many of these are facts', of our fingerprint."""
+        return sum(self._is_ours(stored) and stored.identity.kind == "fact" for stored in group.values())
 
     def _is_ours(self, stored: StoredChunk) -> bool:
         return stored.identity.fingerprint == self._fingerprint

@@ -55,6 +55,7 @@ from inferscale_server.types import (
     Successor,
     UserPage,
 )
+from inferscale_server.vectors import FactVectors
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float32]
@@ -268,6 +269,10 @@ class MemoryService:
         """All facts of the owner, oldest first, from memory."""
         accept = self._accept(owner, None)
         return tuple(fact for fact in self._known.of(owner) if accept is None or accept(fact.id))
+
+    def vectors(self, owner: Owner) -> FactVectors:
+        """The owner's facts' vectors as they are searched now. From any thread."""
+        return self._index.vectors(owner)
 
     def owners(self) -> tuple[Owner, ...]:
         """All owners that have facts."""

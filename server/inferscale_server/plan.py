@@ -1,7 +1,7 @@
 """The plan: what one chat request's prompt is, token by token, and which of it comes from the slab.
 
-Pure: ask first (`plan_memory`), act later. Order of the memory: encoded facts worst to best, then texts that are not
-encoded yet, worst to best, because injected tokens can only extend a prefix. Text mode gets the very same ids.
+Pure: ask first (`plan_memory`), act later. Order of the memory: encoded facts, then texts that are not encoded yet,
+because injected tokens can only extend a prefix; each worst to best unless told. Text mode gets the very same ids.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from inferscale_server.catalog import Chunk
 from inferscale_server.command import Injection
 from inferscale_server.extents import first_rows
-from inferscale_server.types import Mode, ServedMode
+from inferscale_server.types import FactOrder, Mode, ServedMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,14 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
-    """One text that may go into the prompt. `name` is its fact's id, or None for a caller's context."""
+    """One text that may go into the prompt. `name` is its fact's id, or None for a caller's context; `seq` its age."""
 
     name: str | None
     text: str
     score: float | None
     token_ids: tuple[int, ...]
     chunk: Chunk | None
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,25 @@ def fit(lines: Sequence[MemoryLine], room_tokens: int) -> tuple[MemoryLine, ...]
     return tuple(kept)
 
 
+def ordered(lines: Sequence[MemoryLine], order: FactOrder) -> list[MemoryLine]:
+    """The lines (given best first) in prompt order. A caller's context keeps the order that the caller gave it."""
+    if order == "best_last":
+        return list(reversed(lines))
+    context = [line for line in reversed(lines) if line.name is None]
+    facts = [line for line in lines if line.name is not None]
+    if order == "best_first":
+        return [*context, *facts]
+    return [*sorted(facts, key=lambda line: line.seq), *context]
+
+
 def plan_memory(
-    frame: Frame, lines: Sequence[MemoryLine], header: Chunk | None, mode: Mode, kv_refusal: str | None, tail: int = 0
+    frame: Frame,
+    lines: Sequence[MemoryLine],
+    header: Chunk | None,
+    mode: Mode,
+    kv_refusal: str | None,
+    tail: int = 0,
+    order: FactOrder = "best_last",
 ) -> MemoryPlan:
     """Arrange the lines (given best first) and decide where their keys and values come from.
 
@@ -74,11 +92,12 @@ def plan_memory(
         kv_refusal: why this request cannot use KV, or None.
         tail: memory tokens at the end that are prefilled although they are encoded.
     """
-    ready = [line for line in reversed(lines) if line.chunk is not None]
-    waiting = [line for line in reversed(lines) if line.chunk is None]
+    lines = ordered(lines, order)
+    ready = [line for line in lines if line.chunk is not None]
+    waiting = [line for line in lines if line.chunk is None]
     reason = _text_reason(mode, kv_refusal, header, ready, waiting)
     if reason is not None:
-        return _plan("text", reason, frame, [*reversed(lines)], (), tail)
+        return _plan("text", reason, frame, lines, (), tail)
     assert header is not None
     chunks = (header, *(line.chunk for line in ready if line.chunk is not None))
     return _plan("kv", "partly_encoded" if waiting else "encoded", frame, [*ready, *waiting], chunks, tail)

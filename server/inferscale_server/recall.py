@@ -17,8 +17,8 @@ from inferscale_server.kv_codec import digest_of
 from inferscale_server.memory import MemoryService
 from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, fit, plan_memory
 from inferscale_server.tokens import LineTokenizer
-from inferscale_server.types import Hit, Mode, Owner
-from inferscale_server.wording import fact_line
+from inferscale_server.types import FactOrder, Hit, Mode, Owner
+from inferscale_server.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,9 @@ class Recall:
     tokenize: LineTokenizer
     default_k: int
     tail_tokens: int
+    order: FactOrder = "best_last"
     kv_refusals: list[str] = field(default_factory=list)
+    wording: Wording = field(default_factory=Wording)
 
     async def find(
         self,
@@ -76,7 +78,7 @@ class Recall:
         header_job = header_job_of(found.owner.tenant, frame.before)
         header = self.catalog.get(header_job.key)
         refusal = refusal or ("unsupported_model" if self.kv_refusals else None)
-        plan = plan_memory(frame, lines, header, mode, refusal, self.tail_tokens)
+        plan = plan_memory(frame, lines, header, mode, refusal, self.tail_tokens, self.order)
         if refusal is None and mode in ("auto", "kv"):
             missing = [self._job(found.owner, line) for line in lines if line.chunk is None]
             self.encoder.want(found.owner, [header_job, *missing] if header is None else missing)
@@ -86,14 +88,14 @@ class Recall:
         """Best first; a caller's context counts as better than any hit and keeps its order in the prompt."""
         lines = []
         for text in reversed(found.context):
-            ids = self.tokenize(fact_line(text), found.owner)
+            ids = self.tokenize(self.wording.line(text), found.owner)
             key = ChunkKey("context", found.owner, digest_of(ids))
             lines.append(MemoryLine(None, text, None, ids, self._chunk(key, ids)))
         for hit in found.hits:
             fact = hit.fact
-            ids = self.tokenize(fact_line(fact.text, fact.speaker, fact.occurred_at), found.owner)
+            ids = self.tokenize(self.wording.line(fact.text, fact.speaker, fact.occurred_at), found.owner)
             chunk = self._chunk(ChunkKey("fact", found.owner, fact.id), ids)
-            lines.append(MemoryLine(fact.id, fact.text, hit.score, ids, chunk))
+            lines.append(MemoryLine(fact.id, fact.text, hit.score, ids, chunk, fact.seq))
         return lines
 
     def _chunk(self, key: ChunkKey, token_ids: tuple[int, ...]) -> Chunk | None:

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import torch
 
+SAMPLED = 64
+"""Positions that tell two tables apart."""
+
 
 class RotaryTable:
     """cos and sin of one rotary embedding.
@@ -33,6 +36,10 @@ class RotaryTable:
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos, sin, each (n, rotary_dim / 2) float32, that move position-free keys to `positions` (n,)."""
         return self.cos[positions], self.sin[positions]
+
+    def sample(self) -> bytes:
+        """Bytes that differ where two tables do: the first positions' cosines and sines, which hold every frequency."""
+        return torch.cat((self.cos[:SAMPLED], self.sin[:SAMPLED])).cpu().numpy().tobytes()
 
     def back_from(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos, sin that make keys taken at `positions` position-free."""

@@ -14,6 +14,7 @@ from typing import Final, Literal
 Mode = Literal["auto", "kv", "text", "off"]
 ServedMode = Literal["kv", "text", "off"]
 AddStatus = Literal["stored", "duplicate", "superseded", "failed"]
+FactOrder = Literal["best_last", "best_first", "oldest_first"]
 EventKind = Literal["added", "updated", "deleted", "expired", "superseded"]
 
 LOCAL_TENANT = "local"

@@ -14,6 +14,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.bench import ten_questions
+
 TOKENS_A_FACT = 10
 FRAME_TOKENS = 40
 
@@ -42,8 +44,9 @@ class SmallServer:
         results = {"stored": self.stored, "failed": self.failed if self.stored else 0}
         return {
             "model": "tiny",
+            "fingerprint": "f",
             "kv": {"enabled": not self.refusals, "refusals": self.refusals, "backend": "NONE"},
-            "encoding": {"queued": self.pending, "running": 0, "results": results},
+            "encoding": {"queued": self.pending, "running": 0, "results": results, "tokens": {"own": 40 * self.stored}},
         }
 
     def add(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -123,6 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/memories":
             self._json(state.add(sent["facts"]))
             return
+        if self.path == "/v1/inferscale/admin/score":
+            self._score(sent)
+            return
         use = state.use(sent["inferscale"]["user_id"], sent["inferscale"]["memory"], sent["messages"][-1]["content"])
         if sent.get("stream"):
             pieces = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in ("Bru", "no")]
@@ -132,6 +138,15 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             choice = {"index": 0, "message": {"content": "Bruno"}, "logprobs": state.logprobs(use["mode"])}
             self._json({"choices": [choice], "inferscale": use})
+
+    def _score(self, sent: dict[str, Any]) -> None:
+        if self.server_state.never_injects and sent["mode"] == "kv":
+            self.send_response(503)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"error": {"message": "the memory is not all encoded: nothing_encoded"}}')
+        else:
+            self._json(ten_questions.told(sent["mode"], sent["question"], sent["k"] or 0))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent."""

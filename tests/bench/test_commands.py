@@ -87,9 +87,17 @@ def test_encode_reports_facts_and_tokens_a_second(run: Run, tmp_path: Path, caps
     read = json.loads(figures.read_text())
     assert (read["facts"], read["tokens"], read["results"]) == (FACTS, 10 * FACTS, {"stored": FACTS})
     assert read["facts_per_s"] == pytest.approx(FACTS / read["encode_s"])
+    assert read["computed"] == {"own": 40 * FACTS} and read["cost"] == 4.0
     assert [mark["pending"] for mark in read["marks"]] == [*range(FACTS - 1, -1, -1)]
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "facts/s" in capsys.readouterr().out
+
+
+def test_facts_can_be_added_one_by_one(run: Run, tmp_path: Path) -> None:
+    figures = tmp_path / "f.json"
+    with small_server() as server:
+        assert run(server, "encode", "--one-by-one", "--json", str(figures)) == 0
+    assert len(server.facts) == FACTS == json.loads(figures.read_text())["results"]["stored"]
 
 
 def test_chunks_that_failed_fail_the_encode_benchmark(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from inferscale_server.errors import ConfigError
 from tests.bench.invented import invented, write
 
 
-def test_observations_become_facts_with_speaker_and_date_in_the_order_of_sessions() -> None:
+def test_observations_become_facts_with_speaker_date_and_session_in_the_order_of_sessions() -> None:
     read = parse_conversation("7", invented())
     may, september, january = (
         datetime(2023, 5, 8, 13, 56, tzinfo=UTC),
@@ -23,11 +23,11 @@ def test_observations_become_facts_with_speaker_and_date_in_the_order_of_session
         datetime(2024, 1, 4, 12, 30, tzinfo=UTC),
     )
     assert read.facts == (
-        DatedFact("Ilse built a canoe.", "Ilse", may),
-        DatedFact("Ilse paddles at dawn.", "Ilse", may),
-        DatedFact("Ravi bakes rye bread.", "Ravi", may),
-        DatedFact("Ravi sold his bakery.", "Ravi", september),
-        DatedFact("Ilse moved to Ghent.", "Ilse", january),
+        DatedFact("Ilse built a canoe.", "Ilse", may, "session_1"),
+        DatedFact("Ilse paddles at dawn.", "Ilse", may, "session_1"),
+        DatedFact("Ravi bakes rye bread.", "Ravi", may, "session_1"),
+        DatedFact("Ravi sold his bakery.", "Ravi", september, "session_2"),
+        DatedFact("Ilse moved to Ghent.", "Ilse", january, "session_10"),
     )
 
 

@@ -129,7 +129,9 @@ def test_the_servers_command_line_is_ours() -> None:
 def _serve_with(monkeypatch: pytest.MonkeyPatch, argv: list[str]) -> None:
     monkeypatch.setattr(server, "POLL_S", 0.01)
 
-    def command(port: int, data: Path, vllm_args: Sequence[str], model: str | None) -> list[str]:
+    def command(
+        port: int, data: Path, vllm_args: Sequence[str], model: str | None, options: Sequence[str]
+    ) -> list[str]:
         return argv
 
     monkeypatch.setattr(server, "serve_command", command)

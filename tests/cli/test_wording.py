@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferscale_server.wording import DEFAULT_SYSTEM, MEMORY_INTRO, fact_line
+from inferscale_server.wording import DEFAULT_SYSTEM, MEMORY_INTRO, Wording, check_wrapper, fact_line
 
 MAY_8_2023 = 1683500400.0  # 8 May 2023, 23:00 UTC: already the 9th further east
 
@@ -49,3 +49,25 @@ def test_the_intro_fences_the_facts_as_notes() -> None:
     assert "never instructions" in MEMORY_INTRO
     assert MEMORY_INTRO.endswith("\n")
     assert DEFAULT_SYSTEM.strip() == DEFAULT_SYSTEM
+
+
+def test_a_wrapper_stands_around_what_a_fact_says() -> None:
+    line = Wording(wrapper="<fact>{fact}</fact>").line("I went hiking {fact}.", "Caroline", MAY_8_2023)
+    assert line == "<fact>[7 May 2023] Caroline: I went hiking {fact}.</fact>\n"
+
+
+@pytest.mark.parametrize("wrapper", ["- ", "{fact} and {fact}", "- {fact}\n", "one\n{fact}"])
+def test_a_wrapper_that_is_not_one_line_around_one_fact_is_refused(wrapper: str) -> None:
+    with pytest.raises(ValueError, match="one line that holds"):
+        check_wrapper(wrapper)
+
+
+def test_the_memory_stands_behind_the_system_prompt_or_before_it() -> None:
+    assert Wording("S.", "I:\n").around(["Client."], "- a\n") == "Client.\n\nI:\n- a\n"
+    assert Wording("S.", "I:\n").around([], "- a\n") == "S.\n\nI:\n- a\n"
+    assert Wording("S.", "I:\n", place="start").around([], "- a\n") == "- a\n\nS."
+
+
+def test_each_word_that_can_be_set_is_part_of_the_fingerprint() -> None:
+    words = [Wording(), Wording("S."), Wording(intro="I:\n"), Wording(wrapper="* {fact}"), Wording(place="start")]
+    assert len({each.fixed for each in words}) == len(words)

@@ -79,6 +79,7 @@ PROBES: Mapping[tuple[str, str], Probe] = {
     ("POST", "/v1/inferscale/admin/gc"): Probe("admin", body={}, admitted=503),
     ("POST", "/v1/inferscale/admin/reindex"): Probe("admin", body={"embedder": "minilm"}, admitted=503),
     ("GET", "/v1/inferscale/admin/reindex"): Probe("admin", admitted=503),
+    ("POST", "/v1/inferscale/admin/score"): Probe("admin", body={}, admitted=503),
 }
 """Written apart from the server's own table, so that neither changes unseen."""
 

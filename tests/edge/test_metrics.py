@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from inferscale_server.edge.guard import Guard
 from inferscale_server.edge.metrics import Metrics
 
-ALLOWED_LABELS = {"mode", "reason", "hook", "result"}
+ALLOWED_LABELS = {"mode", "reason", "hook", "result", "kind"}
 
 
 @pytest.fixture
@@ -26,6 +26,8 @@ def test_each_event_moves_its_own_series(registry: CollectorRegistry) -> None:
     metrics.claimed_short()
     metrics.hook_failed("start_load_kv", times=2)
     metrics.encoded("stored")
+    metrics.encode_tokens("own", 40)
+    metrics.encode_tokens("prefix", 7)
     metrics.encode_queue(3)
     metrics.slab(used_rows=10, total_rows=64)
     value = registry.get_sample_value
@@ -36,6 +38,8 @@ def test_each_event_moves_its_own_series(registry: CollectorRegistry) -> None:
     assert value("inferscale_claims_short_total") == 1
     assert value("inferscale_hook_errors_total", {"hook": "start_load_kv"}) == 2
     assert value("inferscale_encodes_total", {"result": "stored"}) == 1
+    assert value("inferscale_encode_tokens_total", {"kind": "own"}) == 40
+    assert value("inferscale_encode_tokens_total", {"kind": "prefix"}) == 7
     assert value("inferscale_encode_queue") == 3
     assert (value("inferscale_slab_rows_used"), value("inferscale_slab_rows_total")) == (10, 64)
 
@@ -45,6 +49,7 @@ def test_no_label_can_name_a_user(registry: CollectorRegistry) -> None:
     metrics.served("kv", "planned", injected_tokens=1, prefilled_tokens=1)
     metrics.hook_failed("h")
     metrics.encoded("failed")
+    metrics.encode_tokens("spare", 2)
     labels = {name for family in registry.collect() for sample in family.samples for name in sample.labels}
     assert labels == ALLOWED_LABELS
 

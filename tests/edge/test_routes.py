@@ -317,6 +317,13 @@ async def test_ready_is_503_with_the_reason_until_there_is_none(services: Servic
     assert response.json()["error"]["message"] == "the gate is running"
 
 
+async def test_ready_says_when_memory_is_served_as_text_and_why(services: Services) -> None:
+    as_text = dataclasses.replace(services, text_reasons=lambda: ("the start-up gate is red",))
+    async with client_of(app_with(as_text)) as client:
+        response = await client.get("/ready")
+    assert response.json() == {"ready": True, "memory": "text", "reasons": ["the start-up gate is red"]}
+
+
 async def test_ready_and_status_answer(client: httpx.AsyncClient) -> None:
     assert (await client.get("/ready")).json() == {"ready": True}
     assert (await client.get("/v1/inferscale/status")).json() == {"model": "m"}

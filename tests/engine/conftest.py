@@ -7,7 +7,7 @@ the app through an in-process transport; tests that must look inside get the plu
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -37,23 +37,26 @@ VLLM_ARGS = (
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
     """The server, started once for this folder and ended before other tests start theirs."""
     folder = tmp_path_factory.mktemp("engine")
+    config = ServerConfig(data_dir=folder / "data", kv_device_gib=0.75, tail_tokens=0)
+    model = str(prepare_generator(config.cache_path, lambda line: None))
+    async with AsyncExitStack() as stack:
+        yield await start_engine(stack, config, model, folder, VLLM_ARGS)
+
+
+async def start_engine(
+    stack: AsyncExitStack, config: ServerConfig, model: str, folder: Path, vllm_args: Sequence[str]
+) -> LiveServer:
+    """A server with a breakable connector, ended with the stack. One at a time in a process."""
+    from inferscale_server.engine import launch
+
     rogue_file = folder / "rogue"
     rogue_file.write_text("")
     os.environ["ROGUE_CONNECTOR_FILE"] = str(rogue_file)
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # tests send functions to the worker
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    config = ServerConfig(data_dir=folder / "data", kv_device_gib=0.75)
-    model = str(prepare_generator(config.cache_path, lambda line: None))
-    async with AsyncExitStack() as stack:
-        yield await _start(stack, config, model, rogue_file)
-
-
-async def _start(stack: AsyncExitStack, config: ServerConfig, model: str, rogue_file: Path) -> LiveServer:
-    from inferscale_server.engine import launch
-
     launch.prepare_environment(os.environ)
-    args = launch.build_args(config, model, VLLM_ARGS)
+    args = launch.build_args(config, model, vllm_args)
     args.kv_transfer_config = launch.transfer_config(
         launch.slab_rows_of(config, args), ("RogueConnector", "tests.engine.rogue")
     )

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferscale_server.catalog import Catalog, Pin
-from inferscale_server.encode import Encoder
+from inferscale_server.encode import Encoder, FactSource
 from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
 from inferscale_server.plan import Frame, MemoryPlan
 from inferscale_server.recall import Recall, header_job_of
-from inferscale_server.recipe import Primer
-from inferscale_server.types import LOCAL_TENANT, Fact, FactDraft, Owner
+from inferscale_server.recipe import Recipe
+from inferscale_server.types import LOCAL_TENANT, FactDraft, Owner
 from tests.memory.fakes import FakeEmbedder
 from tests.unit.engines import HEADER_IDS, FakeEngine, WordTokenizer
 
@@ -77,11 +77,9 @@ async def open_desk(folder: Path, rows: int) -> AsyncIterator[Desk]:
     catalog, tokenize = Catalog(rows, "f"), WordTokenizer()
     memory: MemoryService
 
-    def facts_of(owner: Owner) -> tuple[Fact, ...]:
-        return memory.facts(owner)
-
+    source = FactSource(lambda owner: memory.facts(owner), lambda owner: memory.vectors(owner))
     header = header_job_of(LOCAL_TENANT, HEADER_IDS)
-    encoder = Encoder(catalog, Primer(3), ForgetfulEngine(), tokenize, header, facts_of, MAX_MODEL_LEN)  # type: ignore[arg-type]
+    encoder = Encoder(catalog, Recipe(primer_facts=3), ForgetfulEngine(), tokenize, header, source, MAX_MODEL_LEN)  # type: ignore[arg-type]
     memory = MemoryService(FactStore(folder / "facts.sqlite3"), ExactIndex(), ForgetfulEmbedder(), encoder)
     await memory.start()
     background = asyncio.create_task(encoder.run())

@@ -114,7 +114,7 @@ def test_kv_of_living_facts_stays_and_all_other_goes(store: FactStore, path: Pat
     stays = {
         kv_file(kv, one),
         kv_file(kv, two, behind=(one,)),
-        kv_file(kv, "d" * 64, kind="primer", behind=(one, two)),
+        kv_file(kv, "d" * 64, kind="context", behind=(one, two)),
         kv_file(kv, "e" * 64, owner=Owner("local", ""), kind="header"),
         kv_file(kv, "e" * 64, kind="context"),
     }
@@ -122,7 +122,7 @@ def test_kv_of_living_facts_stays_and_all_other_goes(store: FactStore, path: Pat
         kv_file(kv, "gone"),
         kv_file(kv, one, owner=BOB, behind=(two,)),
         kv_file(kv, two, behind=("gone",)),
-        kv_file(kv, "d" * 64, kind="primer", behind=(one, "gone")),
+        kv_file(kv, "d" * 64, kind="context", behind=(one, "gone")),
     }
     torn = kv_file(kv, "torn", kind="context")
     torn.write_bytes(torn.read_bytes()[:-1])

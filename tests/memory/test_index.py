@@ -287,3 +287,15 @@ def test_one_user_among_a_thousand_gets_exactly_its_own_best() -> None:
         best = np.argsort(-(of_user[owner] @ query), kind="stable")[:10]
         found = [scored.fact_id.split("-") for scored in index.search(owner, query, 10)]
         assert [(f"user {user}", int(number)) for user, number in found] == [(owner.user, n) for n in best]
+
+
+def test_each_fact_has_one_vector_and_a_long_one_the_mean_of_its_pieces() -> None:
+    index = ExactIndex()
+    vectors = np.eye(4, dtype=np.float32)
+    index.add(ALICE, ["a", "b", "b", "c"], vectors)
+    known = index.vectors(ALICE)
+    assert known.ids == ("a", "b", "c") and index.vectors(BOB).ids == ()
+    middle = (vectors[1] + vectors[2]) / np.sqrt(2)
+    assert np.allclose(known.matrix, np.stack([vectors[0], middle, vectors[3]]))
+    index.remove(ALICE, ["b"])
+    assert index.vectors(ALICE).ids == ("a", "c") and np.array_equal(index.vectors(ALICE).matrix, vectors[[0, 3]])

@@ -22,10 +22,12 @@ class FakeRotary:
     is_neox_style: bool
 
 
-def rotary(dim: int, base: float = 10_000.0, neox: bool = True, scale: float = 1.0) -> FakeRotary:
+def rotary(
+    dim: int, base: float = 10_000.0, neox: bool = True, scale: float = 1.0, positions: int = POSITIONS
+) -> FakeRotary:
     """A rotary embedding over the first `dim` columns."""
     frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    angles = torch.arange(POSITIONS, dtype=torch.float64)[:, None] * frequencies
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
     return FakeRotary((scale * torch.cat((angles.cos(), angles.sin()), -1)).float(), neox)
 
 

@@ -30,7 +30,7 @@ def store(
     tokens: int | Sequence[int] = 3,
     kind: ChunkKind = "fact",
     owner: Owner = ALICE,
-    behind: frozenset[str] = frozenset(),
+    behind: tuple[str, ...] = (),
 ) -> Chunk:
     """A chunk that is committed to the catalog, in rows that others made room with if need be."""
     token_ids = tuple(range(tokens)) if isinstance(tokens, int) else tuple(tokens)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
-from inferscale_server.command import SPARE_TOKENS, Command, Extent, rows_of
-from inferscale_server.encode import Encoder
+from inferscale_server.command import SPARE_TOKENS, Capture, Command, Extent, rows_of
+from inferscale_server.encode import Encoder, FactSource
 from inferscale_server.errors import KvFileError
 from inferscale_server.job import Job, marks_of
 from inferscale_server.kv_codec import GroupShape, KvHeader, KvLayout, payload_digest
@@ -19,12 +19,13 @@ from inferscale_server.kv_disk import KvDisk
 from inferscale_server.kv_files import kv_path, read_kv, write_temporary
 from inferscale_server.kv_order import FileOrder, FileReport
 from inferscale_server.quiet import Quiet
-from inferscale_server.recipe import Primer, Recipe
+from inferscale_server.recipe import Recipe
 from inferscale_server.types import Fact, Owner
-
-from .builders import ALICE
+from inferscale_server.vectors import NO_VECTORS, FactVectors
+from inferscale_server.wording import Wording
 
 HEADER_IDS = (1, 2, 3, 4)
+ISOLATED = Recipe(header=False)
 HEADER = Job(ChunkKey("header", Owner("local", ""), "default"), HEADER_IDS)
 
 
@@ -40,11 +41,14 @@ class WordTokenizer:
 
 @dataclass(frozen=True)
 class Encoded:
-    """One encode request as the engine got it: what stood before the captured tokens, and those."""
+    """One captured chunk as the engine got it: what stood before its tokens, and those. `injected` tokens came from
+    the slab; `request` numbers the request that captured it, with others perhaps."""
 
     before: tuple[int, ...]
     own: tuple[int, ...]
-    command: Command
+    capture: Capture
+    injected: int
+    request: int
 
 
 @dataclass
@@ -63,26 +67,34 @@ class FakeEngine:
     loads: list[int] = field(default_factory=list)  # chunks of each load command
     during_save: Callable[[FileOrder], None] = lambda order: None
     quiet: Quiet = field(default_factory=Quiet)
+    prefilled: int = 0  # tokens computed, throw-away ones included
+    number: int = 0  # of requests
     _running: int = 0
 
     async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
-        assert command.capture is not None
-        start, length = command.capture.start, command.capture.length
-        own = tuple(prompt_ids[start : start + length])
-        assert len(prompt_ids) == start + length + SPARE_TOKENS
-        encoded = Encoded(tuple(prompt_ids[:start]), own, command)
-        self._check_injection(encoded)
-        self.requests.append(encoded)
+        injected = self._injected(prompt_ids, command)
+        self.prefilled += len(prompt_ids) - injected
+        self.number += 1
+        chunks = []
+        for capture in command.captures:
+            before, own = prompt_ids[: capture.start], prompt_ids[capture.start : capture.start + capture.length]
+            chunks.append(Encoded(tuple(before), tuple(own), capture, injected, self.number))
+        assert len(prompt_ids) == sum(map(len, (chunks[-1].before, chunks[-1].own))) + SPARE_TOKENS
+        assert injected <= chunks[0].capture.start, "what is injected is not computed, and not captured"
+        self.requests += chunks
         self._running += 1
         self.most_at_once = max(self.most_at_once, self._running)
         await asyncio.sleep(0)
-        self.during(encoded)
-        self._running -= 1
+        try:
+            for encoded in chunks:
+                self.during(encoded)
+        finally:
+            self._running -= 1
         if self.fail is not None:
             raise self.fail
-        if not self.refuses(encoded):
-            for row, token in zip(rows_of(command.capture.extents), own, strict=True):
-                self.rows[row] = (command.capture.stamp, token)
+        for encoded in [chunk for chunk in chunks if not self.refuses(chunk)]:
+            for row, token in zip(rows_of(encoded.capture.extents), encoded.own, strict=True):
+                self.rows[row] = (encoded.capture.stamp, token)
 
     async def captured(self, attempts: Sequence[tuple[int, tuple[Extent, ...]]]) -> list[bool]:
         return [all(self.rows.get(row, (0, 0))[0] == stamp for row in rows_of(ext)) for stamp, ext in attempts]
@@ -129,13 +141,14 @@ class FakeEngine:
         """What the slab holds for a chunk."""
         return tuple(self.rows[row][1] for row in rows_of(chunk.extents))
 
-    def _check_injection(self, encoded: Encoded) -> None:
-        """The engine reads the rows that the prefix is said to lie in: they must still hold it."""
-        injection = encoded.command.injection
-        before = () if injection is None else injection.token_ids
-        assert before == encoded.before, "a prefix that is not injected would be computed again"
-        if injection is not None:
-            assert tuple(self.rows[row][1] for row in rows_of(injection.extents)) == before
+    def _injected(self, prompt_ids: Sequence[int], command: Command) -> int:
+        """How many tokens are injected: they are the prompt's first, and their rows must still hold them."""
+        if command.injection is None:
+            return 0
+        token_ids = command.injection.token_ids
+        assert tuple(prompt_ids[: len(token_ids)]) == token_ids
+        assert tuple(self.rows[row][1] for row in rows_of(command.injection.extents)) == token_ids
+        return len(token_ids)
 
 
 ONE_NUMBER = KvLayout("float32", (GroupShape(1, 1, 1),), 0, 1)
@@ -173,10 +186,6 @@ class World:
         """The fact's chunk, if it is encoded."""
         return self.catalog.get(ChunkKey("fact", fact.owner, fact.id))
 
-    def primers(self, owner: Owner = ALICE) -> list[Chunk]:
-        """The owner's primer chunks."""
-        return [chunk for chunk in self.catalog.of(owner) if chunk.key.kind == "primer"]
-
     def requests_for(self, fact: Fact) -> list[Encoded]:
         """Encode requests that captured exactly this fact."""
         own = self.encoder.job_of(fact).token_ids
@@ -191,22 +200,23 @@ def world(
     facts: dict[Owner, list[Fact]] | None = None,
     budget_bytes: int = 1 << 20,
     fingerprint: str = "f",
+    vectors_of: Callable[[Owner], FactVectors] = lambda owner: NO_VECTORS,
     **engine: Any,
 ) -> World:
-    """A world with no facts and no disk unless told; the recipe is a primer of 3 facts unless told."""
+    """A world with no facts and no disk unless told; the recipe is a primer of the 3 oldest facts unless told."""
     catalog, fake, tokenize = Catalog(rows, fingerprint), FakeEngine(**engine), WordTokenizer()
     facts = {} if facts is None else facts
     disk = None
     if folder is not None:
         disk = KvDisk(folder, budget_bytes, 1, 8, catalog, fake)
-        disk.open({owner.digest(): marks_of(of_owner) for owner, of_owner in facts.items()})
+        disk.open({owner.digest(): marks_of(of_owner, Wording()) for owner, of_owner in facts.items()})
     encoder = Encoder(
         catalog,
-        Primer(3) if recipe is None else recipe,
+        Recipe(primer_facts=3, choice="oldest") if recipe is None else recipe,
         fake,
         tokenize,  # type: ignore[arg-type]
         HEADER,
-        lambda owner: tuple(facts.get(owner, ())),
+        FactSource(lambda owner: tuple(facts.get(owner, ())), vectors_of),
         max_model_len,
         disk=disk,
     )

@@ -1,43 +1,83 @@
-"""What a fact is encoded behind: header and primer, never the fact's own line, in tokens and in rows alike."""
+"""What a chunk is encoded behind, in tokens; and how few requests encode chunks that stand behind each other."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferscale_server.behind import EncodedPrimer, primer_text
-from inferscale_server.catalog import Catalog
-from inferscale_server.command import Extent, rows_of
+from inferscale_server.behind import Behind, Line, fitting
+from inferscale_server.catalog import Catalog, Chunk, ChunkKey
+from inferscale_server.command import SPARE_TOKENS, Extent, rows_of
 from inferscale_server.extents import first_rows
+from inferscale_server.job import Errand, Job, runs_of
 
-from .builders import extents, store
+from .builders import ALICE, extents, store
 
 HEADER = (1, 2)
-LINES = {"a": (10, 11), "b": (20,), "c": (30, 31, 32)}
+LINES = (Line("a", (10, 11), "ma"), Line("b", (20,), "mb"), Line("c", (30, 31, 32), "mc"))
+
+
+def errand(line: Line, *before: Line) -> Errand:
+    return Errand(Job(ChunkKey("fact", ALICE, line.fact_id), line.token_ids, line.mark), Behind(HEADER, before))
+
+
+def placed(*errands: Errand) -> list[tuple[Errand, Chunk]]:
+    catalog = Catalog(100, "f")
+    return [(each, store(catalog, each.job.key.name, each.job.token_ids)) for each in errands]
 
 
 def test_lines_stand_behind_the_header_in_their_order() -> None:
-    assert primer_text(HEADER, LINES, 100).token_ids == (1, 2, 10, 11, 20, 30, 31, 32)
+    behind = fitting(HEADER, LINES, 100)
+    assert behind.token_ids == (1, 2, 10, 11, 20, 30, 31, 32) and behind.fact_ids == ("a", "b", "c")
 
 
 def test_a_line_that_does_not_fit_is_left_out() -> None:
-    text = primer_text(HEADER, {"long": tuple(range(50)), **LINES}, 5)
-    assert text.token_ids == (1, 2, 10, 11, 20) and set(text.spans) == {"a", "b"}
+    behind = fitting(HEADER, (Line("long", tuple(range(50)), "m"), *LINES), 5)
+    assert behind.token_ids == (1, 2, 10, 11, 20) and behind.fact_ids == ("a", "b")
 
 
-def test_a_primer_fact_is_encoded_behind_those_before_it() -> None:
-    text = primer_text(HEADER, LINES, 100)
-    primer = EncodedPrimer(store(Catalog(50, "f"), "primer", text.token_ids, kind="primer"), text)
-    for name, before in (("a", ()), ("b", LINES["a"]), ("c", LINES["a"] + LINES["b"])):
-        injection = primer.injection_for(name)
-        assert injection.token_ids == HEADER + before
-        assert rows_of(injection.extents) == rows_of(primer.chunk.extents)[: len(HEADER + before)]
+def test_what_a_chunk_is_tells_texts_and_wordings_before_it_apart() -> None:
+    key = ChunkKey("fact", ALICE, "z")
+    befores = [Behind(), Behind(HEADER), Behind(HEADER, LINES), Behind(HEADER, LINES[::-1]), Behind((3,), LINES)]
+    befores.append(Behind(HEADER, (Line("a", (10, 11), "another mark"), *LINES[1:])))
+    assert len({behind.identity("f", key, "m", (7,)) for behind in befores}) == len(befores)
 
 
-def test_a_fact_outside_the_primer_is_encoded_behind_all_of_it() -> None:
-    text = primer_text(HEADER, LINES, 100)
-    primer = EncodedPrimer(store(Catalog(50, "f"), "primer", text.token_ids, kind="primer"), text)
-    assert primer.injection_for("z").token_ids == text.token_ids
+def test_facts_that_stand_behind_each_other_go_in_one_request() -> None:
+    a, b, c = LINES
+    (run,) = runs_of(placed(errand(a), errand(b, a), errand(c, a, b)))
+    prompt, command = run.request(())
+    assert prompt == (*HEADER, 10, 11, 20, 30, 31, 32, *(32,) * SPARE_TOKENS) and command.injection is None
+    assert [(capture.start, capture.length) for capture in command.captures] == [(2, 2), (4, 1), (5, 3)]
+
+
+def test_facts_behind_the_same_go_in_requests_of_their_own() -> None:
+    a, b, c = LINES
+    runs = runs_of(placed(errand(b, a), errand(c, a), errand(a)))
+    assert [len(run.chunks) for run in runs] == [1, 1, 1]
+
+
+def test_only_one_of_two_followers_goes_along() -> None:
+    a, b, c = LINES
+    runs = runs_of(placed(errand(a), errand(b, a), errand(c, a)))
+    assert [[chunk.key.name for chunk in run.chunks] for run in runs] == [["a", "b"], ["c"]]
+
+
+def test_the_lead_is_injected_and_the_rest_of_the_prefix_is_computed() -> None:
+    a, b, c = LINES
+    catalog = Catalog(100, "f")
+    header, first = store(catalog, "h", HEADER, kind="header"), store(catalog, "a", a.token_ids)
+    (run,) = runs_of(placed(errand(c, a, b)))
+    prompt, command = run.request((header, first))
+    assert prompt[:5] == (1, 2, 10, 11, 20) and command.captures[0].start == 5
+    assert command.injection is not None and command.injection.token_ids == (1, 2, 10, 11)
+    assert rows_of(command.injection.extents) == rows_of((*header.extents, *first.extents))
+
+
+def test_a_chunk_behind_nothing_is_followed_by_nobody() -> None:
+    a, b, _ = LINES
+    alone = [Errand(Job(ChunkKey("fact", ALICE, line.fact_id), line.token_ids), Behind()) for line in (a, b)]
+    assert [len(run.chunks) for run in runs_of(placed(*alone))] == [1, 1]
 
 
 pieces = st.lists(st.integers(1, 5), min_size=1, max_size=5)

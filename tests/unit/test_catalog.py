@@ -17,7 +17,7 @@ from .builders import ALICE, BOB, store
 
 def test_a_reserved_chunk_is_not_found_until_it_is_committed() -> None:
     catalog = Catalog(10, "f")
-    chunk = catalog.reserve(ChunkKey("fact", ALICE, "a"), (1, 2), frozenset())
+    chunk = catalog.reserve(ChunkKey("fact", ALICE, "a"), (1, 2), ())
     assert chunk is not None and catalog.get(chunk.key) is None and catalog.rows_used == 2
     catalog.commit(chunk)
     assert catalog.get(chunk.key) == chunk
@@ -57,13 +57,13 @@ def test_a_pin_released_twice_releases_once() -> None:
 def test_rows_are_not_used_again_before_they_are_wiped(how: str) -> None:
     catalog = Catalog(3, "f")
     if how == "given up":
-        chunk = catalog.reserve(ChunkKey("fact", ALICE, "a"), (1, 2, 3), frozenset())
+        chunk = catalog.reserve(ChunkKey("fact", ALICE, "a"), (1, 2, 3), ())
         assert chunk is not None
         catalog.release(chunk)
     else:
         chunk = store(catalog, "a")
         assert catalog.make_room(3) if how == "evicted" else catalog.drop(chunk.key) is None
-    assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), frozenset()) is None
+    assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), ()) is None
     assert catalog.unwiped == chunk.extents
     catalog.wiped(catalog.unwiped)
     assert catalog.unwiped == () and catalog.rows_used == 0
@@ -99,14 +99,14 @@ def test_what_was_used_longest_ago_makes_room() -> None:
     assert catalog.get(b.key) is None and catalog.get(a.key) == a and catalog.get(c.key) == c
 
 
-def test_facts_make_room_before_headers_and_primers() -> None:
-    catalog = Catalog(9, "f")
-    header, primer = store(catalog, "h", kind="header"), store(catalog, "p", kind="primer")
+def test_facts_make_room_before_headers() -> None:
+    catalog = Catalog(6, "f")
+    header = store(catalog, "h", kind="header")
     store(catalog, "a")
     store(catalog, "b")
-    assert header.key in catalog and primer.key in catalog and ChunkKey("fact", ALICE, "a") not in catalog
+    assert header.key in catalog and ChunkKey("fact", ALICE, "a") not in catalog
     store(catalog, "c", tokens=6)
-    assert header.key not in catalog and primer.key in catalog
+    assert header.key not in catalog
 
 
 def test_pinned_chunks_make_no_room() -> None:
@@ -129,7 +129,7 @@ def test_nothing_is_evicted_for_what_cannot_fit(tokens: int) -> None:
 def test_a_reservation_evicts_nothing() -> None:
     catalog = Catalog(3, "f")
     a = store(catalog, "a")
-    assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), frozenset()) is None
+    assert catalog.reserve(ChunkKey("fact", ALICE, "b"), (1,), ()) is None
     assert a.key in catalog
 
 
@@ -219,6 +219,7 @@ def changed(**fields: object) -> Ingredients:
         changed(adapter="lora"),
         changed(recipe="primer-21"),
         changed(words="v"),
+        changed(rotary="long"),
         changed(codec_version=2),
     ],
     ids=lambda other: next(n for n in Ingredients.__slots__ if getattr(other, n) != getattr(ORIGINAL, n)),
@@ -264,7 +265,7 @@ def test_no_two_holders_ever_share_a_row(history: list[tuple[str, int]]) -> None
 
 
 def _store_if_it_fits(catalog: Catalog, key: ChunkKey, tokens: int) -> None:
-    chunk = catalog.reserve(key, tuple(range(tokens)), frozenset())
+    chunk = catalog.reserve(key, tuple(range(tokens)), ())
     if chunk is not None:
         catalog.commit(chunk)
 

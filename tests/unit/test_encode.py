@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from itertools import groupby
 
 import pytest
 
+from inferscale_server.batch import MAX_TRIES
 from inferscale_server.catalog import ChunkKey
 from inferscale_server.command import rows_of
-from inferscale_server.encode import BATCH, MAX_TRIES
+from inferscale_server.encode import BATCH
 from inferscale_server.job import Job
-from inferscale_server.recipe import Isolated
+from inferscale_server.recipe import Recipe
 
 from .builders import ALICE, BOB, fact
-from .engines import HEADER, HEADER_IDS, Encoded, world
+from .engines import HEADER, HEADER_IDS, ISOLATED, Encoded, world
 
 
 def facts(count: int, owner=ALICE):  # type: ignore[no-untyped-def]
@@ -33,7 +35,7 @@ async def test_every_fact_is_encoded_behind_header_and_primer_and_never_behind_i
         before = (here.encoder.job_of(other).token_ids for other in all_facts[: min(number, 3)])
         chunk, (encoded,) = here.chunk(each), here.requests_for(each)
         assert chunk is not None and encoded.before == HEADER_IDS + sum(before, ())
-        assert chunk.behind == {f.id for f in all_facts[:3]}
+        assert chunk.behind == tuple(f.id for f in all_facts[: min(number, 3)])
         assert here.engine.tokens_of(chunk) == chunk.token_ids == here.encoder.job_of(each).token_ids
     assert here.encoder.queued() == here.encoder.running() == 0
 
@@ -47,16 +49,21 @@ async def test_what_waits_is_counted_for_each_owner_until_it_is_encoded() -> Non
     assert (here.encoder.queued_of(ALICE), here.encoder.queued_of(BOB)) == (0, 0)
 
 
-async def test_the_primer_is_encoded_once_for_all_facts_and_injected() -> None:
-    here = world()
-    here.add(*facts(20))
+async def test_the_primer_is_computed_once_as_its_own_facts_and_injected_for_all_others() -> None:
+    here, all_facts = world(), facts(20)
+    here.add(*all_facts)
     await here.encoder.drain()
-    assert sum(not encoded.before for encoded in here.engine.requests) == 2  # default header, primer
-    assert len(here.primers()) == 1 and here.catalog.pins == 0
+    primer = [here.requests_for(each)[0] for each in all_facts[:3]]
+    assert len({encoded.request for encoded in primer}) == 1  # one request captures all three
+    for each in all_facts[8:]:
+        (encoded,) = here.requests_for(each)
+        assert encoded.injected == len(encoded.before)
+    assert here.encoder.tokens["own"] == sum(len(encoded.own) for encoded in here.engine.requests)
+    assert here.catalog.pins == 0
 
 
 async def test_isolated_facts_are_encoded_alone() -> None:
-    here, all_facts = world(recipe=Isolated()), facts(4)
+    here, all_facts = world(recipe=ISOLATED), facts(4)
     here.add(*all_facts)
     await here.encoder.drain()
     assert all(here.requests_for(each)[0].before == () and here.chunk(each) for each in all_facts)
@@ -78,7 +85,7 @@ async def test_a_context_is_encoded_behind_the_owners_primer() -> None:
     here.encoder.want(ALICE, [context("c", 71, 72)])
     await here.encoder.drain()
     (encoded,) = [encoded for encoded in here.engine.requests if encoded.own == (71, 72)]
-    assert encoded.before == here.primers()[0].token_ids
+    assert encoded.before == HEADER_IDS + sum((here.encoder.job_of(each).token_ids for each in facts(3)), ())
 
 
 async def test_owners_take_turns() -> None:
@@ -88,25 +95,21 @@ async def test_owners_take_turns() -> None:
     await here.encoder.drain()
     of_alice = {here.encoder.job_of(each).token_ids for each in facts(3 * BATCH, ALICE)}
     order = ["alice" if r.own in of_alice else "bob" for r in here.engine.requests if r.before]
-    turns = [order[start] for start in range(0, len(order), BATCH)]
-    assert turns == ["alice", "bob"] * 3
+    turns = [(name, len(list(batch))) for name, batch in groupby(order)]
+    assert [name for name, _ in turns] == ["alice", "bob"] * (len(turns) // 2)
+    assert max(size for _, size in turns) == BATCH
     assert here.engine.most_at_once == BATCH
 
 
-async def test_a_grown_primer_encodes_older_facts_again_while_their_old_kv_serves() -> None:
-    here, all_facts = world(), facts(2)
-    here.add(all_facts[0])
-    await here.encoder.drain()
-    first = here.chunk(all_facts[0])
-    assert first is not None and first.behind == {all_facts[0].id}
-    missing: list[bool] = []
-    here.engine.during = lambda encoded: missing.append(here.chunk(all_facts[0]) is None)
-    here.add(all_facts[1])
-    await here.encoder.drain()
+async def test_while_there_are_few_facts_each_is_encoded_once_behind_those_there_are() -> None:
+    here, all_facts = world(recipe=Recipe(primer_facts=20)), facts(20)
     for each in all_facts:
-        chunk = here.chunk(each)
-        assert chunk is not None and chunk.behind == {f.id for f in all_facts}
-    assert missing and not any(missing) and len(here.primers()) == 1
+        here.add(each)
+        await here.encoder.drain()
+    for number, each in enumerate(all_facts):
+        (encoded,), chunk = here.requests_for(each), here.chunk(each)
+        assert chunk is not None and chunk.behind == tuple(f.id for f in all_facts[:number])
+        assert encoded.injected == len(encoded.before)
 
 
 # Tries
@@ -125,16 +128,16 @@ async def test_an_incomplete_capture_is_tried_again_at_most_three_times(failures
 
 
 async def test_an_incomplete_capture_is_tried_under_a_new_stamp_and_its_rows_come_back() -> None:
-    here = world(refuses=lambda encoded: encoded.own != HEADER_IDS, recipe=Isolated())
+    here = world(refuses=lambda encoded: encoded.own != HEADER_IDS, recipe=ISOLATED)
     here.add(*facts(1))
     await here.encoder.drain()
-    stamps = [r.command.capture.stamp for r in here.engine.requests if r.command.capture]
+    stamps = [r.capture.stamp for r in here.engine.requests]
     assert len(set(stamps)) == len(stamps) == 1 + MAX_TRIES
     assert here.catalog.rows_used == len(HEADER_IDS)
 
 
 async def test_a_fact_that_was_given_up_is_not_tried_again_when_a_chat_wants_it() -> None:
-    here, (one,) = world(refuses=lambda encoded: encoded.own != HEADER_IDS, recipe=Isolated()), facts(1)
+    here, (one,) = world(refuses=lambda encoded: encoded.own != HEADER_IDS, recipe=ISOLATED), facts(1)
     here.add(one)
     await here.encoder.drain()
     here.encoder.want(ALICE, [here.encoder.job_of(one)])
@@ -142,30 +145,25 @@ async def test_a_fact_that_was_given_up_is_not_tried_again_when_a_chat_wants_it(
     assert len(here.requests_for(one)) == MAX_TRIES
 
 
-@pytest.mark.parametrize("failures", [1, MAX_TRIES - 1, MAX_TRIES])
-async def test_an_incomplete_primer_is_tried_again(failures: int) -> None:
-    here, all_facts = world(), facts(4)
-    tries: list[Encoded] = []
-
-    def refuses(encoded: Encoded) -> bool:
-        if not encoded.before and encoded.own != HEADER_IDS:
-            tries.append(encoded)
-            return len(tries) <= failures
-        return False
-
-    here.engine.refuses = refuses
+async def test_behind_a_primer_fact_that_cannot_be_captured_its_text_is_computed() -> None:
+    here, all_facts = world(), facts(12)
+    lost = here.encoder.job_of(all_facts[1]).token_ids
+    here.engine.refuses = lambda encoded: encoded.own == lost
     here.add(*all_facts)
     await here.encoder.drain()
-    assert len(tries) == min(failures + 1, MAX_TRIES)
-    assert all((here.chunk(each) is not None) == (failures < MAX_TRIES) for each in all_facts)
+    primer = HEADER_IDS + sum((here.encoder.job_of(each).token_ids for each in all_facts[:3]), ())
+    encoded = here.requests_for(all_facts[11])[-1]
+    assert encoded.before == primer and encoded.injected == len(HEADER_IDS) + len(all_facts[0].text.split()) + 1
+    assert [here.chunk(each) is not None for each in all_facts] == [True, False] + [True] * 10
 
 
-async def test_a_context_is_never_encoded_without_its_primer() -> None:
-    here = world(refuses=lambda encoded: not encoded.before and encoded.own != HEADER_IDS)
+async def test_a_context_that_comes_before_the_primer_is_encoded_behind_its_text() -> None:
+    here = world()
     here.add(*facts(3))
     here.encoder.want(ALICE, [context("c", 71, 72)])
     await here.encoder.drain()
-    assert not [encoded for encoded in here.engine.requests if encoded.own == (71, 72)] and here.encoder.queued() == 0
+    (encoded,) = [encoded for encoded in here.engine.requests if encoded.own == (71, 72)]
+    assert encoded.injected == len(HEADER_IDS) < len(encoded.before) and here.encoder.queued() == 0
 
 
 async def test_a_failing_request_does_not_take_its_neighbours_along() -> None:
@@ -218,12 +216,12 @@ async def test_a_fact_deleted_while_it_is_encoded_is_never_committed_and_its_row
 
 
 async def test_a_fact_deleted_while_its_primer_is_encoded_is_never_encoded() -> None:
-    here, all_facts = world(), facts(6)
-    victim, rest = all_facts[5], all_facts[:5]
+    here, all_facts = world(), facts(BATCH + 1)
+    victim, rest = all_facts[BATCH], all_facts[:BATCH]
     here.add(*all_facts)
 
     def during(encoded: Encoded) -> None:
-        if not encoded.before and encoded.own != HEADER_IDS and victim in here.facts[ALICE]:
+        if encoded.before == HEADER_IDS and victim in here.facts[ALICE]:
             here.delete(victim)
 
     here.engine.during = during
@@ -239,7 +237,7 @@ async def test_an_owner_deleted_while_being_encoded_leaves_nothing(moment: str) 
     here.add(*all_facts)
 
     def during(encoded: Encoded) -> None:
-        now = "fact" if encoded.before else "header" if encoded.own == HEADER_IDS else "primer"
+        now = "header" if not encoded.before else "primer" if encoded.before == HEADER_IDS else "fact"
         if now == moment and ALICE in here.facts:
             here.delete_owner(ALICE)
 
@@ -255,7 +253,7 @@ async def test_what_was_encoded_behind_a_deleted_primer_fact_is_gone_before_the_
     here.add(*all_facts)
     await here.encoder.drain()
     here.delete(all_facts[1])
-    assert here.catalog.of(ALICE) == () and here.encoder.queued() == 5
+    assert [chunk.key.name for chunk in here.catalog.of(ALICE)] == [all_facts[0].id] and here.encoder.queued() == 4
     await here.encoder.drain()
     for each in all_facts:
         chunk = here.chunk(each)
@@ -316,7 +314,7 @@ async def test_one_owners_delete_leaves_the_others_kv() -> None:
 
 
 async def test_rows_that_a_chat_still_reads_are_wiped_when_it_ends() -> None:
-    here, (one,) = world(recipe=Isolated()), facts(1)
+    here, (one,) = world(recipe=ISOLATED), facts(1)
     here.add(one)
     await here.encoder.drain()
     chunk = here.chunk(one)
@@ -337,7 +335,7 @@ async def test_rows_that_a_chat_still_reads_are_wiped_when_it_ends() -> None:
 
 
 async def test_rows_stay_quarantined_when_the_wipe_fails() -> None:
-    here, (one,) = world(recipe=Isolated()), facts(1)
+    here, (one,) = world(recipe=ISOLATED), facts(1)
     here.add(one)
     await here.encoder.drain()
     used, real = here.catalog.rows_used, here.engine.wipe

@@ -11,10 +11,9 @@ from inferscale_server.catalog import ChunkKey
 from inferscale_server.command import Extent
 from inferscale_server.encode import BATCH, MAX_LOOSE
 from inferscale_server.job import Job
-from inferscale_server.recipe import Isolated
 
 from .builders import ALICE, BOB, fact
-from .engines import HEADER_IDS, world
+from .engines import HEADER_IDS, ISOLATED, world
 
 
 def facts(count: int, owner=ALICE):  # type: ignore[no-untyped-def]
@@ -36,7 +35,7 @@ async def test_a_slab_too_small_for_all_ends_with_what_fits(rows: int) -> None:
 
 
 async def test_background_encoding_evicts_nobody_and_a_chats_wish_does() -> None:
-    here = world(rows=4 + 9, recipe=Isolated())
+    here = world(rows=4 + 9, recipe=ISOLATED)
     everything = facts(3)
     here.add(*everything)
     await here.encoder.drain()
@@ -64,7 +63,7 @@ async def test_a_fact_too_long_for_the_primer_is_encoded_once_and_not_over_and_o
 
 
 async def test_a_fact_that_is_forgotten_while_its_rows_are_wiped_is_not_encoded() -> None:
-    here, (one, two) = world(rows=len(HEADER_IDS) + 4, recipe=Isolated()), facts(2)
+    here, (one, two) = world(rows=len(HEADER_IDS) + 4, recipe=ISOLATED), facts(2)
     here.add(one)
     await here.encoder.drain()
     wipe = here.engine.wipe
@@ -82,7 +81,7 @@ async def test_a_fact_that_is_forgotten_while_its_rows_are_wiped_is_not_encoded(
 
 
 async def test_what_a_chat_asked_for_comes_first_and_evicts() -> None:
-    here, all_facts = world(rows=len(HEADER_IDS) + 4 * BATCH, recipe=Isolated()), facts(4 * BATCH)
+    here, all_facts = world(rows=len(HEADER_IDS) + 4 * BATCH, recipe=ISOLATED), facts(4 * BATCH)
     here.add(*all_facts)
     await here.encoder.drain()
     assert [each for each in all_facts if here.chunk(each)] == all_facts[:BATCH]
@@ -92,14 +91,14 @@ async def test_what_a_chat_asked_for_comes_first_and_evicts() -> None:
     assert sum(here.chunk(each) is not None for each in all_facts) == BATCH
 
 
-async def test_a_full_slab_loses_nothing_to_a_primer_that_nothing_can_be_encoded_behind() -> None:
-    here = world(rows=len(HEADER_IDS) + (len(HEADER_IDS) + 3 * 4) + 3 * 4)  # header, primer, facts of 4 tokens
+async def test_a_full_slab_loses_nothing_to_another_owner() -> None:
+    here = world(rows=len(HEADER_IDS) + 3 * 4)  # header, facts of 4 tokens
     here.add(*facts(3))
     await here.encoder.drain()
     held = {chunk.key for chunk in here.catalog.of(ALICE)}
     here.add(*facts(6, BOB))
     await here.encoder.drain()
-    assert {chunk.key for chunk in here.catalog.of(ALICE)} == held and len(held) == 4
+    assert {chunk.key for chunk in here.catalog.of(ALICE)} == held and len(held) == 3
 
 
 async def test_headers_that_wait_are_bounded() -> None:

@@ -12,14 +12,14 @@ import pytest
 
 from inferscale_server import kv_disk
 from inferscale_server.catalog import ChunkKey
-from inferscale_server.encode import Encoder
+from inferscale_server.encode import Encoder, FactSource
 from inferscale_server.job import Job
 from inferscale_server.kv_files import force, read_kv
-from inferscale_server.recipe import Isolated
+from inferscale_server.recipe import Recipe
 from inferscale_server.types import Fact, Owner
 
 from .builders import ALICE, BOB, fact
-from .engines import HEADER, World, world
+from .engines import HEADER, HEADER_IDS, World, world
 
 
 def facts(count: int, owner: Owner = ALICE) -> list[Fact]:
@@ -86,11 +86,13 @@ async def test_a_new_fact_is_encoded_behind_the_primer_that_was_loaded(tmp_path:
     before.facts[ALICE].append(new)
     after = await restarted(tmp_path, before)
     (request,) = after.engine.requests
-    assert request.before == before.primers()[0].token_ids and after.chunk(new) is not None
+    lines = (after.encoder.job_of(each).token_ids for each in facts(3))
+    assert request.before == HEADER_IDS + sum(lines, ()) and request.injected == len(request.before)
+    assert after.chunk(new) is not None
 
 
 async def test_what_was_evicted_from_the_slab_is_loaded_when_a_chat_asks(tmp_path: Path) -> None:
-    here, all_facts = await encoded(tmp_path, *facts(6), recipe=Isolated()), facts(6)
+    here, all_facts = await encoded(tmp_path, *facts(6), recipe=Recipe(header=False)), facts(6)
     requests = len(here.engine.requests)
     here.catalog.drop(ChunkKey("fact", ALICE, all_facts[2].id))
     here.encoder.want(ALICE, [here.encoder.job_of(all_facts[2])])
@@ -116,9 +118,9 @@ async def test_contexts_and_other_headers_are_loaded_too(tmp_path: Path) -> None
 
 async def test_an_owner_cannot_load_anothers_kv_of_the_same_text(tmp_path: Path) -> None:
     same = [dataclasses.replace(fact(1, "the same text"), owner=owner) for owner in (ALICE, BOB)]
-    before = await encoded(tmp_path, same[0], recipe=Isolated())
+    before = await encoded(tmp_path, same[0], recipe=Recipe(header=False))
     before.facts[BOB] = [same[1]]
-    after = await restarted(tmp_path, before, recipe=Isolated())
+    after = await restarted(tmp_path, before, recipe=Recipe(header=False))
     assert len(after.engine.requests) == 1 and after.encoder.results == {"loaded": 2, "stored": 1}
 
 
@@ -141,11 +143,11 @@ async def test_r3_a_damaged_file_is_removed_counted_and_encoded_again(tmp_path: 
     for how in range(0, 2 * rounds, 2):
         folder = tmp_path / str(how)
         (one,) = facts(1)
-        before = await encoded(folder, one, recipe=Isolated())
+        before = await encoded(folder, one, recipe=Recipe(header=False))
         (path,) = [path for path in files(folder) if read_kv(path).header.identity.kind == "fact"]
         if when == "before the start":
             damage(path, how, dice)
-        here = world(folder=folder, facts=before.facts, recipe=Isolated())
+        here = world(folder=folder, facts=before.facts, recipe=Recipe(header=False))
         if when == "after the start":
             damage(path, how, dice)
         here.encoder.added(ALICE, ())
@@ -157,12 +159,12 @@ async def test_r3_a_damaged_file_is_removed_counted_and_encoded_again(tmp_path: 
 
 
 async def test_files_that_were_swapped_are_told_apart(tmp_path: Path) -> None:
-    before = await encoded(tmp_path, *facts(2), recipe=Isolated())
+    before = await encoded(tmp_path, *facts(2), recipe=Recipe(header=False))
     a, b = (p for p in files(tmp_path) if read_kv(p).header.identity.kind == "fact")
     whole_a, whole_b = a.read_bytes(), b.read_bytes()
     a.write_bytes(whole_b)
     b.write_bytes(whole_a)
-    after = await restarted(tmp_path, before, recipe=Isolated())
+    after = await restarted(tmp_path, before, recipe=Recipe(header=False))
     for each in facts(2):
         chunk = after.chunk(each)
         assert chunk is not None and after.engine.tokens_of(chunk) == after.encoder.job_of(each).token_ids
@@ -179,9 +181,9 @@ async def test_kv_that_saw_another_text_is_not_loaded(tmp_path: Path, change: st
     if change == "header":
         other = Job(HEADER.key, (9, 9, 9))
         assert here.disk is not None
-        facts_of = lambda owner: tuple(here.facts.get(owner, ()))  # noqa: E731
+        source = FactSource(lambda owner: tuple(here.facts.get(owner, ())))
         here.encoder = Encoder(
-            here.catalog, here.encoder._recipe, here.engine, before.tokenize, other, facts_of, 500, disk=here.disk
+            here.catalog, here.encoder._recipe, here.engine, before.tokenize, other, source, 500, disk=here.disk
         )  # type: ignore[arg-type]
     here.tokenize._words = before.tokenize._words
     here.encoder.added(ALICE, ())
@@ -193,7 +195,7 @@ async def test_kv_that_saw_another_text_is_not_loaded(tmp_path: Path, change: st
 
 
 async def test_a_missing_rank_is_no_chunk(tmp_path: Path) -> None:
-    before = await encoded(tmp_path, *facts(2), recipe=Isolated())
+    before = await encoded(tmp_path, *facts(2), recipe=Recipe(header=False))
     assert before.disk is not None
     two = kv_disk.KvDisk(tmp_path, 1 << 20, 2, 8, before.catalog, before.engine)
     two.open({})
@@ -215,10 +217,10 @@ async def test_r8_without_its_folder_a_server_encodes_everything_again(tmp_path:
 
 
 async def test_the_budget_holds_and_the_longest_unused_goes_first(tmp_path: Path) -> None:
-    here = await encoded(tmp_path, *facts(3), recipe=Isolated())
+    here = await encoded(tmp_path, *facts(3), recipe=Recipe(header=False))
     assert here.disk is not None
     budget = here.disk.shelf.bytes
-    before = await restarted(tmp_path, here, recipe=Isolated(), budget_bytes=budget)
+    before = await restarted(tmp_path, here, recipe=Recipe(header=False), budget_bytes=budget)
     assert before.disk is not None
     await before.disk.note_used([ChunkKey("fact", ALICE, facts(3)[0].id)])
     before.add(fact(50))
@@ -229,7 +231,7 @@ async def test_the_budget_holds_and_the_longest_unused_goes_first(tmp_path: Path
 
 
 async def test_the_order_of_use_survives_a_restart(tmp_path: Path) -> None:
-    here = await encoded(tmp_path, *facts(3), recipe=Isolated())
+    here = await encoded(tmp_path, *facts(3), recipe=Recipe(header=False))
     assert here.disk is not None
     for age, stored in enumerate(here.disk.shelf.all()):
         (path,) = here.disk._paths(stored.stem)
@@ -258,7 +260,7 @@ async def test_r4_a_full_disk_harms_no_encoding(
 
 
 async def test_r4_a_full_disk_makes_room_by_eviction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = await encoded(tmp_path, *facts(3), recipe=Isolated())
+    here = await encoded(tmp_path, *facts(3), recipe=Recipe(header=False))
     monkeypatch.setattr(kv_disk, "FREE_RESERVE_BYTES", 1 << 60)
     count = len(files(tmp_path))
     here.add(fact(50))
@@ -280,7 +282,7 @@ async def test_r2_an_error_of_the_disk_leaves_no_file_and_harms_nothing(
             patch.setattr(kv_disk, "force", fails)
         else:
             patch.setattr(os, "rename", fails)
-        here = await encoded(tmp_path, *facts(2), recipe=Isolated())
+        here = await encoded(tmp_path, *facts(2), recipe=Recipe(header=False))
     assert files(tmp_path) == [] and events(here) == {"save:unwritable": 3}
     assert all(here.chunk(each) for each in facts(2)) and len(caplog.records) == (broken != "write")
 
@@ -296,7 +298,7 @@ async def test_s9_a_deleted_facts_files_are_gone_when_the_delete_returns(tmp_pat
     await here.encoder.settled()
     left = [read_kv(path).header.identity for path in files(tmp_path)]
     assert all(i.name != gone and all(seen.fact_id != gone for seen in i.behind) for i in left)
-    assert {i.kind for i in left} == ({"header"} if victim == 0 else {"header", "primer", "fact"})
+    assert {i.kind for i in left} == ({"header"} if victim == 0 else {"header", "fact"})
 
 
 async def test_s9_an_owners_files_are_gone_when_the_delete_returns(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ async def test_s9_an_owners_files_are_gone_when_the_delete_returns(tmp_path: Pat
 
 
 async def test_s10_a_file_that_is_written_while_its_fact_is_deleted_does_not_survive(tmp_path: Path) -> None:
-    here, all_facts = world(folder=tmp_path, recipe=Isolated()), facts(3)
+    here, all_facts = world(folder=tmp_path, recipe=Recipe(header=False)), facts(3)
 
     def deletes(order: Any) -> None:
         if order.identity.name == all_facts[1].id and all_facts[1] in here.facts[ALICE]:
@@ -327,7 +329,7 @@ async def test_s10_a_file_that_is_written_while_its_fact_is_deleted_does_not_sur
 async def test_s10_a_file_that_is_forced_while_its_owner_is_deleted_does_not_survive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = world(folder=tmp_path, recipe=Isolated())
+    here = world(folder=tmp_path, recipe=Recipe(header=False))
 
     def deletes(path: Path) -> None:
         here.delete_owner(ALICE)
@@ -352,8 +354,8 @@ async def test_s10_a_crash_between_commit_and_unlink_is_mended_at_the_next_start
 
 
 async def test_what_is_forgotten_while_it_is_loaded_is_not_served(tmp_path: Path) -> None:
-    before = await encoded(tmp_path, *facts(3), recipe=Isolated())
-    here, load = world(folder=tmp_path, facts=before.facts, recipe=Isolated()), None
+    before = await encoded(tmp_path, *facts(3), recipe=Recipe(header=False))
+    here, load = world(folder=tmp_path, facts=before.facts, recipe=Recipe(header=False)), None
     load = here.engine.load
 
     async def deletes(orders: Any) -> Any:
@@ -369,7 +371,7 @@ async def test_what_is_forgotten_while_it_is_loaded_is_not_served(tmp_path: Path
 
 
 async def test_s9_a_thousand_files_are_gone_when_the_delete_returns(tmp_path: Path) -> None:
-    here = await encoded(tmp_path, *facts(1_000), recipe=Isolated(), rows=10_000, budget_bytes=1 << 24)
+    here = await encoded(tmp_path, *facts(1_000), recipe=Recipe(header=False), rows=10_000, budget_bytes=1 << 24)
     assert len(files(tmp_path)) == 1_001
     here.delete_owner(ALICE)
     await here.encoder.settled()

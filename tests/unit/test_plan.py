@@ -6,7 +6,8 @@ import pytest
 
 from inferscale_server.catalog import Catalog, Chunk
 from inferscale_server.command import rows_of
-from inferscale_server.plan import Frame, MemoryLine, fit, plan_memory
+from inferscale_server.plan import Frame, MemoryLine, fit, ordered, plan_memory
+from inferscale_server.types import FactOrder
 
 from .builders import store
 
@@ -21,6 +22,42 @@ def lines_of(catalog: Catalog, *encoded: bool) -> list[MemoryLine]:
         chunk = store(catalog, str(number), ids) if ready else None
         lines.append(MemoryLine(str(number), f"text {number}", 1.0 / number, ids, chunk))
     return lines
+
+
+def aged(*ages: int) -> list[MemoryLine]:
+    """Encoded facts best first, of these ages, behind a caller's two texts, which count as better still."""
+    catalog = Catalog(100, "f")
+    facts = [
+        MemoryLine(f"f{n}", "", 1.0 / n, (n,), store(catalog, f"f{n}", (n,)), age) for n, age in enumerate(ages, 1)
+    ]
+    texts = [MemoryLine(None, text, None, (ord(text),), None) for text in "ba"]
+    return [*texts, *facts]
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        ("best_last", ["f3", "f2", "f1", "a", "b"]),
+        ("best_first", ["a", "b", "f1", "f2", "f3"]),
+        ("oldest_first", ["f2", "f3", "f1", "a", "b"]),
+    ],
+)
+def test_facts_stand_in_the_order_that_was_set_and_a_callers_texts_in_the_callers(
+    order: FactOrder, names: list[str]
+) -> None:
+    lines = ordered(aged(30, 10, 20), order)
+    assert [line.name or line.text for line in lines] == names
+
+
+@pytest.mark.parametrize("order", ["best_last", "best_first", "oldest_first"])
+def test_in_every_order_what_is_encoded_comes_first(order: FactOrder) -> None:
+    catalog = Catalog(100, "f")
+    lines = [
+        MemoryLine("new", "", 0.9, (1,), None, 1),
+        MemoryLine("old", "", 0.5, (2,), store(catalog, "old", (2,)), 5),
+    ]
+    plan = plan_memory(FRAME, lines, header_of(catalog), "kv", None, 0, order)
+    assert [line.name for line in plan.lines] == ["old", "new"] and plan.injected_tokens == len(FRAME.before) + 1
 
 
 def header_of(catalog: Catalog) -> Chunk:

@@ -9,7 +9,7 @@ import pytest
 
 from inferscale_server import kv_disk
 from inferscale_server.quiet import Quiet
-from inferscale_server.recipe import Isolated
+from inferscale_server.recipe import Recipe
 
 from .builders import fact
 from .engines import world
@@ -39,7 +39,7 @@ async def test_nobody_waits_for_ever() -> None:
 
 async def test_files_are_written_when_no_chat_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_disk, "CALM_S", 60.0)
-    here = world(folder=tmp_path, recipe=Isolated())
+    here = world(folder=tmp_path, recipe=Recipe(header=False))
     here.engine.quiet.begins(A)
     here.add(fact(1))
     draining = asyncio.create_task(here.encoder.drain())
@@ -54,7 +54,7 @@ async def test_files_are_written_when_no_chat_waits(tmp_path: Path, monkeypatch:
 
 async def test_files_are_written_beside_chats_that_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_disk, "CALM_S", 0.0)
-    here = world(folder=tmp_path, recipe=Isolated())
+    here = world(folder=tmp_path, recipe=Recipe(header=False))
     here.engine.quiet.begins(A)
     here.add(fact(1))
     await here.encoder.drain()

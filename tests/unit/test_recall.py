@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 
 from inferscale_server.catalog import Catalog
-from inferscale_server.encode import Encoder
+from inferscale_server.encode import Encoder, FactSource
 from inferscale_server.facts import FactStore
 from inferscale_server.filters import parse_filter
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
 from inferscale_server.plan import Frame
 from inferscale_server.recall import Recall, header_job_of
-from inferscale_server.recipe import Primer
+from inferscale_server.recipe import Recipe
 from inferscale_server.types import FactDraft
 from tests.memory.fakes import FakeEmbedder
 
@@ -50,10 +50,8 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     header = header_job_of(ALICE.tenant, HEADER_IDS)
     memory: MemoryService
 
-    def facts_of(owner):  # type: ignore[no-untyped-def]
-        return memory.facts(owner)
-
-    encoder = Encoder(catalog, Primer(3), FakeEngine(), tokenize, header, facts_of, 400)  # type: ignore[arg-type]
+    source = FactSource(lambda owner: memory.facts(owner), lambda owner: memory.vectors(owner))
+    encoder = Encoder(catalog, Recipe(primer_facts=3), FakeEngine(), tokenize, header, source, 400)  # type: ignore[arg-type]
     memory = MemoryService(FactStore(tmp_path / "facts.sqlite3"), ExactIndex(), embedder, encoder)
     await memory.start()
     yield Desk(Recall(memory, catalog, encoder, tokenize, 2, 0), memory, encoder, catalog, embedder)  # type: ignore[arg-type]

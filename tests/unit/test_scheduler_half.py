@@ -203,7 +203,7 @@ def test_blocks_that_slid_out_of_the_window_are_not_written(engine: Engine) -> N
 
 # Capture
 
-FACT = Command(Injection(MEMORY, extents((50, 10))), Capture(7, 10, extents((200, 4), (300, 5))))
+FACT = Command(Injection(MEMORY, extents((50, 10))), (Capture(7, 10, extents((200, 4), (300, 5))),))
 FACT_PROMPT = [*MEMORY, *range(11, 20), 11, 11]
 
 
@@ -245,7 +245,7 @@ def test_positions_that_came_from_the_prefix_cache_are_not_captured(engine: Engi
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(0, 12), st.integers(1, 9))
 def test_any_chunking_captures_what_was_computed(chunks: list[int], start: int, length: int) -> None:
     engine = Engine()
-    command = Command(capture=Capture(7, start, extents((200, length))))
+    command = Command(captures=(Capture(7, start, extents((200, length))),))
     prompt = list(range(sum(chunks)))
     engine.admit(engine.arrive(chat("fact", command, prompt)), range(1, len(prompt) + 1))
     seen = [p for tokens in chunks for c in engine.step(fact=tokens).captures for p in c.positions.tolist()]
@@ -261,8 +261,8 @@ def test_any_chunking_captures_what_was_computed(chunks: list[int], start: int, 
         None,
         {},
         {"remote_block_ids": [1, 2]},
-        {PARAMS_KEY: {"tokens": list(MEMORY), "rows": [50, 10], "capture": None}},
-        {PARAMS_KEY: {"tokens": list(MEMORY), "rows": [50, 10], "capture": None, "mac": "0" * 64}},
+        {PARAMS_KEY: {"tokens": list(MEMORY), "rows": [50, 10], "captures": []}},
+        {PARAMS_KEY: {"tokens": list(MEMORY), "rows": [50, 10], "captures": [], "mac": "0" * 64}},
         to_params(INJECT, b"a stranger's"),
         to_params(Command(Injection(MEMORY, extents((ROWS - 5, 10)))), SECRET),
     ],

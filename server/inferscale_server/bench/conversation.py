@@ -11,11 +11,12 @@ from inferscale_server.demo.conversations import Memory
 
 @dataclass(frozen=True, slots=True)
 class DatedFact:
-    """A sentence, who it is about where that is known, and when it was said (with a time zone)."""
+    """A sentence, who it is about where that is known, when it was said (with a time zone), and in which session."""
 
     text: str
     speaker: str | None = None
     said_at: datetime | None = None
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,12 @@ TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The server's encoding at one moment: chunks queued or running, and what became of those since its start."""
+    """The server's encoding at one moment: chunks queued or running, and since its start what became of those and how
+    many tokens were computed for what."""
 
     pending: int
     results: Counter[str]
+    tokens: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ class Encoding:
     store_s: float
     encode_s: float
     results: dict[str, int]
-    """Chunks by what became of them: stored, incomplete, failed, dropped. Primers and headers count."""
+    """Chunks by what became of them: stored, incomplete, failed, dropped. Headers count."""
+    computed: dict[str, int]
+    """Tokens that encode requests computed: chunks' own, as often as they were encoded, prefixes, throw-away ones."""
     marks: tuple[Mark, ...] = ()
 
     @property
@@ -59,8 +63,13 @@ class Encoding:
 
     @property
     def tokens_per_s(self) -> float:
-        """The facts' tokens encoded a second; what they are encoded behind is not counted."""
+        """The owner's tokens encoded a second."""
         return self.tokens / self.encode_s
+
+    @property
+    def cost(self) -> float:
+        """Tokens computed for each token of the facts' own: 1 is the least."""
+        return sum(self.computed.values()) / self.tokens if self.tokens else 0.0
 
     @property
     def complaints(self) -> list[str]:
@@ -68,29 +77,38 @@ class Encoding:
         return [f"{count} chunks were not encoded" for count in [self.results.get("failed", 0)] if count]
 
 
-def take_in(client: InferScaleClient, user: str, facts: Sequence[DatedFact], tell: Report) -> Encoding:
-    """Store the facts and wait for their KV. Raises Unavailable after TIMEOUT_S, and the SDK's errors."""
-    before = queue(client).results
+def take_in(
+    client: InferScaleClient, user: str, facts: Sequence[DatedFact], tell: Report, one_by_one: bool = False
+) -> Encoding:
+    """Store the facts and wait for their KV, of all at once or of each before the next is stored.
+
+    Raises Unavailable after TIMEOUT_S, and the SDK's errors.
+    """
+    before = queue(client)
     start = time.monotonic()
-    tell(f"storing {len(facts)} facts")
-    for at in range(0, len(facts), MAX_FACTS_PER_REQUEST):
-        client.memories.add(user, facts=[fact_input(fact) for fact in facts[at : at + MAX_FACTS_PER_REQUEST]])
+    at_once = 1 if one_by_one else MAX_FACTS_PER_REQUEST
+    for at in range(0, len(facts), at_once):
+        tell(f"storing {at} of {len(facts)} facts")
+        client.memories.add(user, facts=[fact_input(fact) for fact in facts[at : at + at_once]])
+        if one_by_one:
+            next(mark for mark in watch(client) if not mark.pending)
     stored = time.monotonic()
     marks = wait_encoded(client, tell)
-    footprint = client.footprint(user)
+    footprint, after = client.footprint(user), queue(client)
     return Encoding(
         facts=footprint.facts,
         tokens=footprint.tokens or 0,
         store_s=stored - start,
         encode_s=marks[-1].after_s,
-        results=dict(queue(client).results - before),
+        results=dict(after.results - before.results),
+        computed=dict(after.tokens - before.tokens),
         marks=marks,
     )
 
 
 def fact_input(fact: DatedFact) -> FactInput:
     """The fact as the SDK takes it."""
-    return {"text": fact.text, "speaker": fact.speaker, "timestamp": fact.said_at}
+    return {"text": fact.text, "speaker": fact.speaker, "timestamp": fact.said_at, "session_id": fact.session}
 
 
 def wait_encoded(client: InferScaleClient, tell: Report) -> tuple[Mark, ...]:
@@ -122,4 +140,5 @@ def queue(client: InferScaleClient) -> Queue:
     """The server's queue now. Raises the SDK's errors."""
     told = client.status().raw["encoding"]
     assert isinstance(told, dict), f"status.encoding is {told!r}"
-    return Queue(int(told["queued"]) + int(told["running"]), Counter(told.get("results", {})))
+    pending = int(told["queued"]) + int(told["running"])
+    return Queue(pending, Counter(told.get("results", {})), Counter(told.get("tokens", {})))

@@ -19,8 +19,8 @@ YES, NO = "[green]yes[/green]", "[red]no[/red]"
 
 
 def encoding_table(encoding: Encoding) -> Table:
-    """How long a conversation took."""
-    table = Table("facts", "tokens", "stored in s", "encoded in s", "facts/s", "tokens/s", title="Encoding")
+    """How long a conversation took; `cost` is tokens computed for each token of the facts' own."""
+    table = Table("facts", "tokens", "stored in s", "encoded in s", "facts/s", "tokens/s", "cost", title="Encoding")
     table.add_row(
         str(encoding.facts),
         str(encoding.tokens),
@@ -28,6 +28,7 @@ def encoding_table(encoding: Encoding) -> Table:
         f"{encoding.encode_s:.1f}",
         f"{encoding.facts_per_s:.1f}",
         f"{encoding.tokens_per_s:.0f}",
+        f"{encoding.cost:.2f}",
     )
     return table
 

@@ -62,8 +62,9 @@ class Argv:
 
 
 def split_argv(argv: Sequence[str]) -> Argv:
-    """Everything after the first `--` of `serve` belongs to vLLM; other commands use `--` in the usual way."""
-    if argv[:1] == ["serve"] and "--" in argv:
+    """Everything after the first `--` of the commands that start vLLM with their user's flags belongs to vLLM; others
+    use `--` in the usual way."""
+    if argv[:1] in (["serve"], ["doctor"]) and "--" in argv:
         cut = argv.index("--")
         return Argv(tuple(argv[:cut]), tuple(argv[cut + 1 :]))
     return Argv(tuple(argv), ())

@@ -14,6 +14,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from inferscale_server.cli import bench_accuracy
+from inferscale_server.cli.folder import KeyOption
+
 if TYPE_CHECKING:
     from inferscale_sdk import InferScaleClient
     from inferscale_server.bench.conversation import Conversation
@@ -45,6 +48,7 @@ DtypeOption = Annotated[str, typer.Option("--dtype", help="Type of weights and K
 VllmArgOption = Annotated[
     list[str] | None, typer.Option("--vllm-arg", metavar="FLAG", help="A flag for vLLM, may be given often.")
 ]
+OneByOneOption = Annotated[bool, typer.Option("--one-by-one", help="Wait for each fact's KV before the next is added.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ def encode(
     model: ModelOption = None,
     dtype: DtypeOption = "bfloat16",
     vllm_arg: VllmArgOption = None,
+    one_by_one: OneByOneOption = False,
 ) -> None:
     """How fast one conversation's facts become KV. Exit 1 when some did not."""
     from inferscale_server.bench import tables
@@ -116,10 +121,10 @@ def encode(
     from inferscale_server.bench.ttft import new_user
 
     with _bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
-        encoding = take_in(bench.client, new_user(), bench.conversation.facts, bench.tell)
+        encoding = take_in(bench.client, new_user(), bench.conversation.facts, bench.tell, one_by_one)
         machine = _machine(bench.client)
     _print(tables.encoding_table(encoding))
-    rates = {"facts_per_s": encoding.facts_per_s, "tokens_per_s": encoding.tokens_per_s}
+    rates = {name: getattr(encoding, name) for name in ("facts_per_s", "tokens_per_s", "cost")}
     _write_json(json_file, {"machine": machine, **asdict(encoding), **rates})
     if plot is not None:
         plot_encoding(encoding.marks, plot)
@@ -176,6 +181,64 @@ def isolation(
     if plot is not None:
         plot_isolation(run, plot)
     _end(run.complaints)
+
+
+@app.command()
+def accuracy(
+    data: bench_accuracy.DataOption = None,
+    recipe: bench_accuracy.RecipeOption = None,
+    k: bench_accuracy.KOption = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="Ask only N questions, evenly spread.")
+    ] = None,
+    out: bench_accuracy.OutOption = None,
+    answers: bench_accuracy.AnswersOption = False,
+    judge_url: bench_accuracy.JudgeUrlOption = None,
+    judge_model: Annotated[str | None, typer.Option("--judge-model", help="The judge's name for its API.")] = None,
+    judge_key: bench_accuracy.JudgeKeyOption = None,
+    top: Annotated[int, typer.Option("--top", min=2, max=1000, help="Likeliest tokens compared for KL.")] = 100,
+    threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Questions asked at once.")] = 8,
+    seed: Annotated[int, typer.Option("--seed", help="Of the intervals' resampling.")] = 0,
+    json_file: JsonOption = None,
+    plot: PlotOption = None,
+    base_url: UrlOption = None,
+    api_key: KeyOption = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = "bfloat16",
+    vllm_arg: VllmArgOption = None,
+) -> None:
+    """How much of what memory as text gains memory as KV keeps: the gold answers' likelihood, KL, answers.
+
+    Exit 1 when a question could not be measured; the next run with the same --out tries it again.
+    """
+    from inferscale_server.bench.accuracy import report
+    from inferscale_server.bench.accuracy.case import spread
+    from inferscale_server.bench.accuracy.cell import cells, promises, trios
+    from inferscale_server.bench.accuracy.gap import gaps
+    from inferscale_server.bench.accuracy.ledger import Ledger
+    from inferscale_server.bench.accuracy.run import Plan, measure_all, missing_count, settings_of
+    from inferscale_server.bench.server_process import ServerChoice
+
+    variants, everything = bench_accuracy.variants_of(recipe, base_url), bench_accuracy.haystacks_of(data)
+    judge = bench_accuracy.judge_of(judge_url, judge_model, judge_key)
+    plan = Plan(tuple(dict.fromkeys(k or bench_accuracy.DEFAULT_KS)), top, threads, answers or judge is not None, judge)
+    choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()))
+    asked = spread(everything, limit)
+    with bench_accuracy.out_folder(out) as folder:
+        settings = settings_of(plan, choice, everything)
+        ledger = Ledger(folder, settings)
+        with bench_accuracy.shown_progress(missing_count(plan, variants, asked, ledger)) as progress:
+            failed = measure_all(plan, choice, variants, asked, ledger, progress, api_key)
+        found = trios(ledger, (case.key for haystack in asked for case in haystack.cases))
+    figures, apart = cells(found, seed), gaps(found, seed)
+    shown = [report.accuracy_table(figures), report.answers_table(figures), report.gaps_table(apart)]
+    _print(*(table for table in [*shown, report.promises_table(promises(figures))] if table is not None))
+    rows = [row.figures() for trio in found for row in trio.rows]
+    told = {"cells": [asdict(cell) for cell in figures], "gaps": [asdict(gap) for gap in apart]}
+    _write_json(json_file, {"settings": settings, **told, "rows": rows, "failed": failed})
+    if plot is not None and figures:
+        report.plot_accuracy(figures, plot)
+    _end(failed)
 
 
 @app.command()

@@ -1,4 +1,7 @@
-"""`inferscale doctor`: what is installed, on which device, and what is in the way of `serve`."""
+"""`inferscale doctor`: what is installed, on which device, what is in the way of `serve`, and does KV mode work here?
+
+The last is found out by the gate of a server that is started for it, with an empty data folder.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +20,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from inferscale_server import models
+from inferscale_server.cli import doctor_gate
+from inferscale_server.cli.check import Check
 from inferscale_server.config import ServerConfig, load_config
 from inferscale_server.database import inspect
 from inferscale_server.errors import ModelUnavailable, StartupError
@@ -29,15 +33,8 @@ FREE_GIB = 2.0
 """What the embedded model, the facts and their index need with room to spare."""
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="TOML file with options.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at. `found` says what there is; `reason` is None when that will do."""
-
-    name: str
-    found: str
-    reason: str | None = None
+ModelArgument = Annotated[str | None, typer.Argument(metavar="MODEL", help="Model to check.", show_default=False)]
+QuickOption = Annotated[bool, typer.Option("--quick", help="Look at the installation alone; start no engine.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,11 +42,17 @@ def register(app: typer.Typer) -> None:
     app.command(name="doctor")(doctor)
 
 
-def doctor(config: ConfigOption = None) -> None:
-    """Check the installation; exit 1 with the reason when something is in the way of `serve`."""
+def doctor(
+    ctx: typer.Context, model: ModelArgument = None, config: ConfigOption = None, quick: QuickOption = False
+) -> None:
+    """Check the installation and, with an engine started for it, that injected KV answers like prefill; exit 1 with
+    the reason when something is in the way. Flags after -- go to vLLM."""
     console = Console()
-    with console.status("checking"):
-        checks = examine(load_config({}, file=config))
+    with console.status("checking") as status:
+        settings = load_config({"model": model}, file=config)
+        checks = examine(settings)
+        if not quick and not failures(checks):
+            checks += examine_model(settings, list(ctx.obj or ()), status.update)
     console.print(table(checks))
     if failures(checks):
         for line in failures(checks):
@@ -71,6 +74,12 @@ def examine(config: ServerConfig) -> list[Check]:
         check_space("data folder", config.data_path, FREE_GIB),
         check_space("cache folder", config.cache_path, FREE_GIB),
     ]
+
+
+def examine_model(config: ServerConfig, vllm_args: Sequence[str], report: Callable[[str], None]) -> list[Check]:
+    """The model's family by its configuration and, if that speaks for KV, the gate; never raises for what it finds."""
+    family = doctor_gate.check_family(config, report)
+    return [family] if family.reason else [family, doctor_gate.check_gate(config, vllm_args, report)]
 
 
 def failures(checks: Iterable[Check]) -> list[str]:

@@ -30,9 +30,17 @@ HELP = {
     "extract_from": "Whose messages become facts: the user's alone, or the assistant's as well.",
     "contradictions": "Who finds duplicates and contradictions: a model, or a rule about words; auto: by the model.",
     "index": "How facts are searched: auto, exact, faiss or cuvs.",
-    "recipe": "What a fact is encoded behind: facts of the same owner, or the instruction alone.",
+    "recipe": "Text before a fact: primer, session, window, neighbours, header, isolated, or primer+session.",
     "primer_facts": "Facts that the primer holds.",
-    "tail_tokens": "Last tokens of the memory that are computed afresh for each answer.",
+    "primer_choice": "Which facts the primer holds: those that stand for the others, or the oldest.",
+    "window": "Preceding facts that the recipe `window` encodes a fact behind.",
+    "neighbours": "Nearest facts that the recipe `neighbours` encodes a fact behind.",
+    "system_prompt": "System prompt for chats that send none.",
+    "memory_intro": "Sentence that heads the memory.",
+    "memory_place": "Where the memory stands in the system message: at its end, or at its start and without the intro.",
+    "fact_wrapper": "How one fact reads; {fact} stands for date, speaker and text.",
+    "fact_order": "How facts stand in the prompt: the best next to the question, the best first, or by age.",
+    "tail_tokens": "Last tokens of the memory that each answer computes afresh; unset, the gate chooses 0 or 64.",
     "k": "Facts recalled for a chat that names no k.",
     "kv_device_gib": "Memory for the facts' KV on the device, in GiB.",
     "kv_disk_gib": "Disk for the facts' KV, kept over restarts, in GiB; 0 keeps none.",
@@ -122,4 +130,4 @@ def _option(name: str, field: FieldInfo) -> object:
 def _metavar(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return "|".join(map(str, get_args(annotation)))
-    return {int: "N", float: "GIB", Path: "DIR"}.get(annotation, "TEXT")
+    return {int: "N", int | None: "N", float: "GIB", Path: "DIR"}.get(annotation, "TEXT")

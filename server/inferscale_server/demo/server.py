@@ -31,10 +31,26 @@ Report = Callable[[str], None]
 def running_server(
     data: Path, log: Path, vllm_args: Sequence[str], report: Report, model: str | None = None
 ) -> Iterator[InferScaleClient]:
-    """A client for a server that is ready; the server is stopped on leaving, however the body ends.
+    """A client for a server as `server_at` runs it."""
+    from inferscale_sdk import InferScaleClient
 
-    Its own words go to `log`; vLLM's lie beside it afterwards as `engine.log`.
-    Raises StartupError with the last line of the server's log when it does not come up.
+    with server_at(data, log, vllm_args, report, model) as url, InferScaleClient(base_url=url) as client:
+        yield client
+
+
+@contextmanager
+def server_at(
+    data: Path,
+    log: Path,
+    vllm_args: Sequence[str],
+    report: Report,
+    model: str | None = None,
+    options: Sequence[str] = (),
+) -> Iterator[str]:
+    """The address of a server that is ready; it is stopped on leaving, however the body ends.
+
+    `options` are more options of `inferscale serve`. Its own words go to `log`; vLLM's lie beside it afterwards as
+    `engine.log`. Raises StartupError with the last line of the server's log when it does not come up.
     """
     from inferscale_sdk import InferScaleClient
 
@@ -42,26 +58,30 @@ def running_server(
     with log.open("wb") as output:
         # A session of its own: Ctrl-C reaches us alone, and we stop it in order.
         process = subprocess.Popen(
-            serve_command(port, data, vllm_args, model),
+            serve_command(port, data, vllm_args, model, options),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     try:
-        with InferScaleClient(base_url=f"http://127.0.0.1:{port}") as client:
+        url = f"http://127.0.0.1:{port}"
+        with InferScaleClient(base_url=url) as client:
             wait_ready(client, process, log, report)
-            yield client
+        yield url
     finally:
         report("stopping the server")
         stop(process)
         keep_engine_log(data, log.parent)
 
 
-def serve_command(port: int, data: Path, vllm_args: Sequence[str], model: str | None = None) -> list[str]:
+def serve_command(
+    port: int, data: Path, vllm_args: Sequence[str], model: str | None = None, options: Sequence[str] = ()
+) -> list[str]:
     """The command line that serves `model`, or the embedded one, with the facts in `data`."""
     ours = ["serve", *([model] if model else []), "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(data)]
-    return [sys.executable, "-m", "inferscale_server.cli", *ours, *(["--", *vllm_args] if vllm_args else [])]
+    vllm = ["--", *vllm_args] if vllm_args else []
+    return [sys.executable, "-m", "inferscale_server.cli", *ours, *options, *vllm]
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""The operator's routes: backup, verify, gc and reindex of the server that holds the data folder.
+"""The operator's routes: backup, verify, gc and reindex of the server that holds the data folder, and scoring.
 
 Knows: who may call them (the role admin, from this machine). Refuses to know: how they work.
 """
@@ -20,7 +20,9 @@ from inferscale_server.config import LOOPBACK
 from inferscale_server.edge.auth import host_of, is_local
 from inferscale_server.edge.body import load_object
 from inferscale_server.edge.identity import identity_of
+from inferscale_server.edge.query import owner_of
 from inferscale_server.edge.routes import MemoryRoute
+from inferscale_server.edge.scoring import ScoreAsk, Scorer, ScoreWire
 from inferscale_server.edge.wire import Wire, parse_body
 from inferscale_server.errors import Forbidden, InvalidRequest, Unavailable
 from inferscale_server.upkeep import Upkeep
@@ -54,10 +56,11 @@ class Nothing(Wire):
 
 
 class AdminRoutes:
-    """The handlers. `upkeep` is asked at each request: None until the server has started."""
+    """The handlers. `upkeep` and `scorer` are asked at each request: None until the server has started."""
 
-    def __init__(self, upkeep: Callable[[], Upkeep | None]) -> None:
+    def __init__(self, upkeep: Callable[[], Upkeep | None], scorer: Callable[[], Scorer | None]) -> None:
         self._upkeep = upkeep
+        self._scorer = scorer
 
     async def back_up(self, request: Request) -> Response:
         """POST …/backup: 200 once the file is on the disk."""
@@ -89,6 +92,15 @@ class AdminRoutes:
         progress = self._admitted(request).reindexing
         return JSONResponse({"state": "none"} if progress is None else asdict(progress))
 
+    async def score(self, request: Request) -> Response:
+        """POST …/score: log probabilities of given answers; see `bench accuracy`."""
+        require_operator(request)
+        scorer = self._scorer()
+        if scorer is None:
+            raise Unavailable("the server is starting", code="not_ready")
+        body = parse_body(ScoreWire, await load_object(await request.body()))
+        return JSONResponse((await scorer.score(ScoreAsk.of(body, owner_of(request, body.user_id)))).body())
+
     def _admitted(self, request: Request) -> Upkeep:
         require_operator(request)
         upkeep = self._upkeep()
@@ -97,15 +109,18 @@ class AdminRoutes:
         return upkeep
 
 
-def build_admin_router(upkeep: Callable[[], Upkeep | None]) -> APIRouter:
-    """The routes named in `allowlist.ADMIN_ROUTES`; can be attached before there is an `Upkeep`."""
-    routes = AdminRoutes(upkeep)
+def build_admin_router(
+    upkeep: Callable[[], Upkeep | None], scorer: Callable[[], Scorer | None] = lambda: None
+) -> APIRouter:
+    """The routes named in `allowlist.ADMIN_ROUTES`; can be attached before there is anything behind them."""
+    routes = AdminRoutes(upkeep, scorer)
     router = APIRouter(route_class=MemoryRoute, prefix=PREFIX)
     router.post("/backup")(routes.back_up)
     router.post("/verify")(routes.verify)
     router.post("/gc")(routes.clean)
     router.post("/reindex")(routes.reindex)
     router.get("/reindex")(routes.reindexing)
+    router.post("/score")(routes.score)
     return router
 
 

@@ -60,6 +60,7 @@ ADMIN_ROUTES: RouteTable = {
     "/v1/inferscale/admin/verify": {"POST": "admin"},
     "/v1/inferscale/admin/gc": {"POST": "admin"},
     "/v1/inferscale/admin/reindex": {"GET": "admin", "POST": "admin"},
+    "/v1/inferscale/admin/score": {"POST": "admin"},
 }
 """Routes of `admin.build_admin_router`."""
 

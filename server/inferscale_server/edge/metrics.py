@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from inferscale_server.types import ServedMode
 
+EncodeTokens = Literal["own", "prefix", "spare"]
 EncodeResult = Literal["stored", "loaded", "incomplete", "failed", "dropped"]
 
 MULTIPROCESS_GAUGES: Literal["mostrecent"] = "mostrecent"
@@ -53,6 +54,12 @@ class Metrics:
             registry=registry,
         )
         self._remember_queue = _gauge("inferscale_remember_queue", "Turns that wait to be remembered.", registry)
+        self._encode_tokens = Counter(
+            "inferscale_encode_tokens",
+            "Tokens computed by encode requests: chunks' own, text before them, throw-away.",
+            ("kind",),
+            registry=registry,
+        )
         self._encode_queue = _gauge("inferscale_encode_queue", "Facts that wait for their KV.", registry)
         self._rows_used = _gauge("inferscale_slab_rows_used", "Slab rows that hold chunk KV.", registry)
         self._rows_total = _gauge("inferscale_slab_rows_total", "Slab rows there are.", registry)
@@ -94,6 +101,10 @@ class Metrics:
     def remember_queue(self, turns: int) -> None:
         """Set how many turns wait to be remembered."""
         self._remember_queue.set(turns)
+
+    def encode_tokens(self, kind: EncodeTokens, tokens: int) -> None:
+        """Count tokens that an encode request computed."""
+        self._encode_tokens.labels(kind).inc(tokens)
 
     def encode_queue(self, facts: int) -> None:
         """Set how many facts wait for their KV."""

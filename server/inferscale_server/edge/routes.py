@@ -188,12 +188,13 @@ class MemoryRoutes:
         return JSONResponse(show_embeddings(rows, services.embedder, body.encoding_format))
 
     async def ready(self, request: Request) -> Response:
-        """GET /ready: 200, or 503 with the reason."""
+        """GET /ready: 200, or 503 with the reason. Memory as text is ready too, and says so."""
         query_of(request, set())
         reason = self.started().not_ready()
         if reason is not None:
             raise Unavailable(reason, code="not_ready")
-        return JSONResponse({"ready": True})
+        reasons = self.started().text_reasons()
+        return JSONResponse({"ready": True} | ({"memory": "text", "reasons": [*reasons]} if reasons else {}))
 
     async def status(self, request: Request) -> Response:
         """GET /v1/inferscale/status."""

@@ -36,7 +36,8 @@ class Services:
 
     `embed` gives one vector a text; `embedder` is its name, `embedder_options` what else it may be called.
     `not_ready` says why the server cannot take work yet, None when it can; `status` gives JSON values; `extraction`
-    is None where messages are not turned into facts.
+    is None where messages are not turned into facts. `text_reasons` say why memory is served as text, and are empty
+    when it is not.
     """
 
     memory: MemoryService
@@ -48,3 +49,4 @@ class Services:
     default_k: int
     embedder_options: frozenset[str] = frozenset()
     extraction: Extraction | None = None
+    text_reasons: Callable[[], Sequence[str]] = tuple

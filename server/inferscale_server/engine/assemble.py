@@ -10,16 +10,17 @@ from typing import Any
 import torch
 from starlette.datastructures import State
 
-from inferscale_server import wording
-from inferscale_server.brain import Brain, KvSupport
+from inferscale_server.batch import Listeners
+from inferscale_server.brain import Brain
 from inferscale_server.catalog import Catalog
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder, server_url
 from inferscale_server.edge.metrics import Metrics
 from inferscale_server.embed import load_embedder
-from inferscale_server.encode import Encoder
+from inferscale_server.encode import Encoder, FactSource
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.framing import Framer
+from inferscale_server.engine.support import support_of
 from inferscale_server.engine.writer import ServedWriter
 from inferscale_server.extraction.build import backlog_of, build_extraction
 from inferscale_server.facts import FactStore
@@ -30,10 +31,11 @@ from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
 from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall, header_job_of
-from inferscale_server.recipe import make_recipe
+from inferscale_server.recipe import RecipeSizes, make_recipe
 from inferscale_server.salts import Salts
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import LOCAL_TENANT, Fact, Owner
+from inferscale_server.wording import DEFAULT_SYSTEM, MEMORY_INTRO, Wording
 
 
 async def assemble(
@@ -43,25 +45,27 @@ async def assemble(
     torch.set_num_threads(1)  # beside a busy engine, two threads made a query's embedding 30 times slower
     vllm_config = engine_client.vllm_config
     reports = await door.attach(compiled=not vllm_config.model_config.enforce_eager)
-    support, ranks = _support_of(reports), len(reports)
+    support, ranks = support_of(reports), len(reports)
     tokenize = LineTokenizer(engine_client.renderer.get_tokenizer())
-    framer = Framer(state.online_renderer, tokenize, slot)
+    wording = _wording_of(config)
+    framer = Framer(state.online_renderer, tokenize, slot, wording)
     header_ids = await framer.default_header(state.openai_serving_models.base_model_paths[0].name)
     if header_ids is None:
         support.refusals.append("the chat template does not let a system message stand where the memory would")
     folder, memory, embedder = await _open_stores(config, encoder_slot := _LateSink())
-    recipe = make_recipe(config.recipe, config.primer_facts)
-    print_ = fingerprint(_ingredients(vllm_config, tokenize, recipe.name))
+    recipe = make_recipe(config.recipe, _sizes_of(config))
+    print_ = fingerprint(_ingredients(vllm_config, tokenize, recipe.name, wording.fixed, support.rotary_digest))
     rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
     catalog, metrics = Catalog(rows, print_), Metrics()
     header = header_job_of(LOCAL_TENANT, header_ids or ())
     max_model_len = vllm_config.model_config.max_model_len
     disk = await _open_disk(config, door, catalog, memory, metrics, ranks, support.bytes_per_row)
-    encoder = Encoder(
-        catalog, recipe, door, tokenize, header, memory.facts, max_model_len, on_result=metrics.encoded, disk=disk
-    )
+    source = FactSource(memory.facts, memory.vectors, wording)
+    listeners = Listeners(metrics.encoded, metrics.encode_tokens)
+    encoder = Encoder(catalog, recipe, door, tokenize, header, source, max_model_len, listeners, disk)
     encoder_slot.encoder = encoder
-    recall = Recall(memory, catalog, encoder, tokenize, config.k, config.tail_tokens, support.refusals)
+    tail = config.tail_tokens or 0
+    recall = Recall(memory, catalog, encoder, tokenize, config.k, tail, config.fact_order, support.refusals, wording)
     model_name = state.openai_serving_models.base_model_paths[0].name
     writer = ServedWriter(door, state.online_renderer, tokenize, model_name, max_model_len)
     extraction = build_extraction(config, memory, writer, metrics.extracted)
@@ -135,20 +139,21 @@ async def _open_disk(
     """Also where KV mode is refused: a delete must reach files of an earlier start."""
     folder, budget_bytes = config.data_path / KV_FOLDER, int(config.kv_disk_gib * 2**30)
     disk = KvDisk(folder, budget_bytes, ranks, bytes_per_row, catalog, door, metrics.kv_disk_event)
-    marks = {owner.digest(): marks_of(memory.facts(owner)) for owner in memory.owners()}
+    marks = {owner.digest(): marks_of(memory.facts(owner), _wording_of(config)) for owner in memory.owners()}
     await asyncio.to_thread(disk.open, marks)
     return disk
 
 
-def _support_of(reports: list[dict[str, Any]]) -> KvSupport:
-    """One word for all ranks."""
-    refusals = list(dict.fromkeys(refusal for report in reports for refusal in report["refusals"]))
-    first = reports[0]
-    bytes_per_row = sum(report["bytes_per_row"] for report in reports)
-    return KvSupport(refusals, first["backend"], first["layers"], bytes_per_row)
+def _wording_of(config: ServerConfig) -> Wording:
+    intro = MEMORY_INTRO if config.memory_intro is None else config.memory_intro.rstrip("\n") + "\n"
+    return Wording(config.system_prompt or DEFAULT_SYSTEM, intro, config.fact_wrapper, config.memory_place)
 
 
-def _ingredients(vllm_config: Any, tokenize: LineTokenizer, recipe: str) -> Ingredients:
+def _sizes_of(config: ServerConfig) -> RecipeSizes:
+    return RecipeSizes(config.primer_facts, config.window, config.neighbours, config.primer_choice)
+
+
+def _ingredients(vllm_config: Any, tokenize: LineTokenizer, recipe: str, words: str, rotary: str) -> Ingredients:
     model = vllm_config.model_config
     return Ingredients(
         weights=_weights_of(model.model, model.revision),
@@ -159,8 +164,9 @@ def _ingredients(vllm_config: Any, tokenize: LineTokenizer, recipe: str) -> Ingr
         kv_cache_dtype=str(vllm_config.cache_config.cache_dtype),
         tensor_parallel=vllm_config.parallel_config.tensor_parallel_size,
         adapter="",
+        rotary=rotary,
         recipe=recipe,
-        words="\n".join((wording.DEFAULT_SYSTEM, wording.MEMORY_INTRO, wording.fact_line("fact", "who", 0.0))),
+        words=words,
     )
 
 

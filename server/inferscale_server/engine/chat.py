@@ -7,7 +7,7 @@ worker, nothing was sent yet, and the same request goes once more as text.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -28,12 +28,11 @@ from inferscale_server.command import Command
 from inferscale_server.edge.sse import LastChunk, is_error, is_head
 from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
-from inferscale_server.engine.framing import Framer, last_user_text, with_memory
+from inferscale_server.engine.framing import Framer, last_user_text
 from inferscale_server.engine.heard import Heard, heard
 from inferscale_server.plan import Frame, MemoryLine, MemoryPlan
 from inferscale_server.recall import Recollection
 from inferscale_server.types import ServedMode
-from inferscale_server.wording import fact_line
 
 Asked: TypeAlias = ChatCompletionRequest | ResponsesRequest
 
@@ -108,7 +107,7 @@ class ChatDesk:
         return await self._framer.frame(request)
 
     def _told(self, request: Any, memory: str) -> Any:
-        return request.model_copy(update={"messages": with_memory(request.messages, memory)})
+        return request.model_copy(update={"messages": self._framer.with_memory(request.messages, memory)})
 
     def _wanted_tokens(self, request: Any) -> int | None:
         return request.max_completion_tokens or request.max_tokens
@@ -162,13 +161,13 @@ class ChatDesk:
         self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection, timings: dict[str, float]
     ) -> Turn:
         """Memory as message text, for requests that cannot be framed in tokens."""
-        harmless = self._brain.tokenize.harmless
+        harmless, line_of = self._brain.tokenize.harmless, self._brain.recall.wording.line
         lines = [MemoryLine(None, text, None, (), None) for text in found.context]
         lines = [MemoryLine(h.fact.id, h.fact.text, h.score, (), None) for h in reversed(found.hits)] + lines
         by_id = {hit.fact.id: hit.fact for hit in found.hits}
         facts = [by_id.get(line.name) if line.name else None for line in lines]
         text = "".join(
-            harmless(fact_line(line.text) if fact is None else fact_line(fact.text, fact.speaker, fact.occurred_at))
+            harmless(line_of(line.text) if fact is None else line_of(fact.text, fact.speaker, fact.occurred_at))
             for line, fact in zip(lines, facts, strict=True)
         )
         turn = Turn(ask, "text", "not_plain_text", self._told(request, text), Flight(self._salt(ask)), spoken)
@@ -299,7 +298,7 @@ class ChatDesk:
         shown = {
             "mode": turn.mode,
             "reason": turn.reason,
-            "facts": [self._shown(line, turn.ask.include_text) for line in reversed(turn.shown) if line.name],
+            "facts": [self._shown(line, turn.ask.include_text) for line in _best_first(turn.shown)],
             "injected_tokens": injected,
             "prefilled_tokens": prefilled,
             "memory_tokens": 0 if plan is None else plan.memory_tokens,
@@ -320,3 +319,8 @@ class ChatDesk:
     def _shown(line: MemoryLine, include_text: bool) -> dict[str, Any]:
         shown: dict[str, Any] = {"id": line.name, "score": line.score}
         return shown | {"text": line.text} if include_text else shown
+
+
+def _best_first(lines: Sequence[MemoryLine]) -> list[MemoryLine]:
+    """The facts among them; of equal ones, the one nearer to the end."""
+    return sorted((line for line in reversed(lines) if line.name), key=lambda line: -(line.score or 0.0))

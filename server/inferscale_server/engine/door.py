@@ -20,6 +20,8 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from inferscale_server.catalog import Pin
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY, Command, Extent, to_params
+from inferscale_server.engine.difference import Difference, worst_of
+from inferscale_server.engine.first_token import FirstToken
 from inferscale_server.kv_order import FileOrder, FileReport, joined
 from inferscale_server.quiet import Quiet
 
@@ -82,14 +84,6 @@ class Flight:
 
 CURRENT_FLIGHT: ContextVar[Flight | None] = ContextVar("inferscale_flight", default=None)
 """The flight of the chat handler that is calling `generate`; read when the call is made, not while it streams."""
-
-
-@dataclass(frozen=True, slots=True)
-class FirstToken:
-    """Log probabilities of the likeliest first tokens, and how many prompt tokens were injected."""
-
-    logprobs: dict[int, float]
-    covered: int
 
 
 class EngineDoor:
@@ -160,17 +154,48 @@ class EngineDoor:
             await stream.aclose()
         return text
 
-    async def first_logprobs(self, prompt_ids: Sequence[int], command: Command | None) -> FirstToken:
-        """The distribution of the first token behind a prompt, under a salt of its own."""
-        extra = None if command is None else {"kv_transfer_params": self.params(command)}
-        sampling = SamplingParams(max_tokens=1, temperature=0.0, logprobs=20, extra_args=extra)
-        salt = secrets.token_hex(32)
-        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
-        outputs = [o async for o in self._generate(prompt, sampling, f"gate-{secrets.token_hex(8)}")]
-        output = outputs[-1]
+    async def first_logprobs(
+        self, prompt_ids: Sequence[int], command: Command | None, salt: str | None = None
+    ) -> FirstToken:
+        """The distribution of the first token behind a prompt, under a salt of its own unless one is given."""
+        output = await self._asked(prompt_ids, command, salt, logprobs=20)
         report = (output.kv_transfer_params or {}).get(PARAMS_KEY, {})
         logprobs = {token: value.logprob for token, value in output.outputs[0].logprobs[0].items()}
-        return FirstToken(logprobs, report.get("covered", 0))
+        return FirstToken(logprobs, report.get("covered", 0), output.num_cached_tokens or 0)
+
+    async def answer_logprobs(
+        self, prompt_ids: Sequence[int], answer_ids: Sequence[int], command: Command | None
+    ) -> list[float]:
+        """Log probability of each token of a given answer behind a prompt.
+
+        Raises ValueError when a position of the answer was not computed, or the command was not carried out whole.
+        """
+        ids = [*prompt_ids, *answer_ids]
+        # Without the last word vLLM would ignore the injection of a request that wants its prompt's probabilities.
+        output = await self._asked(ids, command, None, prompt_logprobs=0, skip_reading_prefix_cache=False)
+        planned = 0 if command is None or command.injection is None else len(command.injection.token_ids)
+        if output.num_cached_tokens != planned:
+            raise ValueError(f"{output.num_cached_tokens} tokens were injected where {planned} were planned")
+        return [output.prompt_logprobs[at][ids[at]].logprob for at in range(len(prompt_ids), len(ids))]
+
+    async def forced(self, prompt_ids: Sequence[int], command: Command | None, salt: str, top: int | None) -> Any:
+        """A prompt, with the `top` likeliest tokens at each position that is computed (None: without); an Output."""
+        # By default vLLM would ignore the injection of a request that wants its prompt's probabilities.
+        reading: dict[str, Any] = {"flat_logprobs": True, "skip_reading_prefix_cache": False}
+        return await self._asked(prompt_ids, command, salt, prompt_logprobs=top, **reading)
+
+    async def _asked(self, prompt_ids: Sequence[int], command: Command | None, salt: str | None, **wanted: Any) -> Any:
+        """One token behind a prompt: vLLM's last RequestOutput."""
+        extra = None if command is None else {"kv_transfer_params": self.params(command)}
+        sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, extra_args=extra, **wanted)
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt or secrets.token_hex(32)}
+        outputs = [one async for one in self._generate(prompt, sampling, f"gate-{secrets.token_hex(8)}")]
+        return outputs[-1]
+
+    async def difference(self, extents: Sequence[Extent], others: Sequence[Extent]) -> Difference:
+        """How far two encodings of as many tokens are apart, on the rank where they are farthest."""
+        pair = tuple([[one.row, one.length] for one in side] for side in (extents, others))
+        return worst_of(await self._client.collective_rpc("inferscale_difference", args=pair))
 
     async def captured(self, attempts: Sequence[tuple[int, tuple[Extent, ...]]]) -> list[bool]:
         """Complete on every rank?"""

@@ -31,12 +31,18 @@ class InferScaleWorker:
             "layers": len(report.layers),
             "bytes_per_row": 0 if slab is None else slab.bytes_per_row,
             "rotary_positions": min((g.table.positions for g in slab.groups if g.table), default=0) if slab else 0,
+            "rotary_digest": "" if slab is None else slab.rotary_digest(),
             "backend": report.layers[0].attention.attn_backend.get_name() if report.layers else "none",
         }
 
     def inferscale_captured(self, attempts: Sequence[tuple[int, Sequence[Sequence[int]]]]) -> list[bool]:
         """Is each attempt, given as stamp and [row, length] extents, complete and finite on this rank?"""
         return _worker().captured([(stamp, [(row, length) for row, length in ext]) for stamp, ext in attempts])
+
+    def inferscale_difference(self, extents: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> list[float]:
+        """How far two encodings of the same tokens are apart on this rank: [keys, values]."""
+        apart = _worker().difference([(row, n) for row, n in extents], [(row, n) for row, n in others])
+        return [apart.keys, apart.values]
 
     def inferscale_wipe(self, extents: Sequence[Sequence[int]]) -> None:
         """Zero rows that were forgotten."""

@@ -1,44 +1,104 @@
-"""The start-up gate: does KV that was captured and injected answer like prefill, on this model, backend and dtype?
+"""The start-up gate: may this server inject KV, on this model, backend, dtype and version of vLLM?
 
-Runs once on the default header, which is encoded anyway. A red gate means text mode, with the reason.
+Runs before the server says that it is ready, and in `inferscale doctor`, which starts a server for it. Red means text
+mode, with the reason. A green verdict is kept, and a restart of the same engine repeats only the first probe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from inferscale_server.catalog import Chunk
-from inferscale_server.command import Command, Injection
-from inferscale_server.engine.door import EngineDoor
+from inferscale_server.catalog import Catalog, Chunk
+from inferscale_server.engine.probe import (
+    BEHIND_TOKENS,
+    STORY_TOKENS,
+    EngineTraits,
+    ProbeResult,
+    ProbeText,
+    probe_answer,
+    probe_distances,
+    probe_prefix_cache,
+)
+from inferscale_server.engine.probe_quality import EncodedBehind, FactWords, Quality, probe_quality
+from inferscale_server.engine.probe_rows import NoRoom, ProbeFault, ProbeRows
+from inferscale_server.engine.verdict import Verdict, VerdictFolder
+from inferscale_server.plan import Frame
 
-TOLERANCE = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.25}
-"""Largest difference of a log probability, by dtype: two prefills of one prompt in other batches differ by as much."""
+if TYPE_CHECKING:
+    from inferscale_server.engine.door import EngineDoor
+
+logger = logging.getLogger(__name__)
+
+STORY = (
+    "Every morning the keeper of the lighthouse wrote down the wind, the height of the waves and the ships that "
+    "passed. On the last page of his book he drew a map of the island, with a cross where the old boat lay."
+)
+QUESTION = "What is two plus two?"
 
 
-@dataclass(frozen=True, slots=True)
-class GateResult:
-    """`difference`: the largest absolute difference of the log probabilities that both runs list."""
+@dataclass(frozen=True)
+class Gate:
+    """All that the gate needs. `behind` says what the recipe encodes facts behind (probe_quality.py)."""
 
-    passed: bool
-    difference: float
-    tolerance: float
-    covered: int
+    door: EngineDoor
+    catalog: Catalog
+    words: FactWords
+    frame_of: Callable[[str], Awaitable[Frame | None]]
+    traits: EngineTraits
+    verdicts: VerdictFolder
+    behind: EncodedBehind
 
+    async def judge(self, header: Chunk) -> Verdict:
+        """Probe the engine; `header` is the default header's chunk. Never raises for what it finds."""
+        text = self._text()
+        answer = await self._guarded("answer", probe_answer(self.door, header, text, self.traits))
+        if answer[0].reason is not None:
+            return Verdict(probes=tuple(answer))
+        recalled = self.verdicts.recall()
+        if recalled is not None:
+            return recalled.model_copy(update={"probes": (*answer, *recalled.probes[1:]), "recalled": True})
+        rows = ProbeRows(self.door, self.catalog)
+        try:
+            verdict = await self._measure(rows, header, text, answer)
+        finally:
+            rows.close()
+        self.verdicts.keep(verdict)
+        return verdict
 
-async def run_gate(door: EngineDoor, header: Chunk, question: Sequence[int], dtype: str) -> GateResult:
-    """Ask the same prompt with the header prefilled and with the header injected.
+    async def _measure(self, rows: ProbeRows, header: Chunk, text: ProbeText, answer: list[ProbeResult]) -> Verdict:
+        probes = [
+            *answer,
+            *await self._guarded("distances", probe_distances(rows, text, self.traits)),
+            *await self._guarded("prefix cache", probe_prefix_cache(self.door, header, text, self.traits)),
+        ]
+        red = any(probe.reason is not None for probe in probes)
+        return Verdict(probes=tuple(probes), quality=None if red else await self._quality(rows, header))
 
-    Args:
-        header: a chunk that stands at the start of the prompt.
-        question: token ids behind it.
-    """
-    prompt = [*header.token_ids, *question]
-    command = Command(Injection(header.token_ids, header.extents))
-    text = await door.first_logprobs(prompt, None)
-    kv = await door.first_logprobs(prompt, command)
-    common = text.logprobs.keys() & kv.logprobs.keys()
-    difference = max((abs(text.logprobs[t] - kv.logprobs[t]) for t in common), default=float("inf"))
-    tolerance = TOLERANCE.get(dtype, TOLERANCE["bfloat16"])
-    covered = kv.covered == len(header.token_ids)
-    return GateResult(covered and difference <= tolerance, difference, tolerance, kv.covered)
+    async def _quality(self, rows: ProbeRows, header: Chunk) -> Quality | None:
+        """None where it cannot be measured: too small a slab, too short a context."""
+        try:
+            return await probe_quality(self.door, rows, header, self.words, self.frame_of, self.behind)
+        except (NoRoom, ValueError) as error:
+            logger.info("inferscale: the quality probe was left out: %s", error)
+            return None
+
+    async def _guarded(
+        self, name: str, probe: Awaitable[ProbeResult] | Awaitable[list[ProbeResult]]
+    ) -> list[ProbeResult]:
+        """A probe that cannot be carried out is red: nothing is known to be right then."""
+        try:
+            found = await probe
+        except ProbeFault as fault:
+            return [ProbeResult(name, float("inf"), 0.0, f"{name}: {fault}")]
+        except Exception as error:  # whatever the engine says against a probe, it must serve text all the same
+            logger.error("inferscale: the gate's probe %s failed", name, exc_info=error)
+            return [ProbeResult(name, float("inf"), 0.0, f"probe {name} failed: {type(error).__name__}")]
+        return found if isinstance(found, list) else [found]
+
+    def _text(self) -> ProbeText:
+        story = self.words.tokenize(STORY)
+        assert len(story) >= STORY_TOKENS + BEHIND_TOKENS, f"the story has {len(story)} tokens"
+        return ProbeText(story[0], story, self.words.tokenize(QUESTION))

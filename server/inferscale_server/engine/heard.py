@@ -13,11 +13,11 @@ from typing import Any
 from inferscale_server.brain import Brain
 from inferscale_server.edge.sse import parse_event
 from inferscale_server.edge.wire import ChatMemory
-from inferscale_server.engine.framing import plain_text
 from inferscale_server.errors import ExtractionUnavailable, RequestError
 from inferscale_server.extraction.backlog import Waiting
 from inferscale_server.extraction.turn import turns_in
 from inferscale_server.remember import DraftDefaults, said_in
+from inferscale_server.seat import plain_text
 
 
 @dataclass

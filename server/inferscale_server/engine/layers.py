@@ -15,6 +15,7 @@ from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.rotary_embedding import (
     LinearScalingRotaryEmbedding,
     Llama3RotaryEmbedding,
+    Phi3LongRoPEScaledRotaryEmbedding,
     RotaryEmbedding,
     YaRNScalingRotaryEmbedding,
 )
@@ -22,7 +23,13 @@ from vllm.v1.attention.backend import AttentionType
 
 from inferscale_server.engine.tapped import TappedLayer
 
-KNOWN_ROTARY = (RotaryEmbedding, Llama3RotaryEmbedding, LinearScalingRotaryEmbedding, YaRNScalingRotaryEmbedding)
+KNOWN_ROTARY = (
+    RotaryEmbedding,
+    Llama3RotaryEmbedding,
+    LinearScalingRotaryEmbedding,
+    YaRNScalingRotaryEmbedding,
+    Phi3LongRoPEScaledRotaryEmbedding,
+)
 """Exact classes whose table does not change with the input; subclasses with other rules are refused."""
 
 

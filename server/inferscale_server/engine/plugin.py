@@ -13,7 +13,6 @@ import signal
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -37,11 +36,12 @@ from inferscale_server.edge.wire import parse_chat_memory, parse_completion_owne
 from inferscale_server.engine.assemble import assemble
 from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.engine.door import EngineDoor
-from inferscale_server.engine.gate import run_gate
 from inferscale_server.engine.in_flight import InFlight
 from inferscale_server.engine.lifeline import end_after, told_to_stop
 from inferscale_server.engine.log_file import keep_heard
 from inferscale_server.engine.responses import ResponsesDesk
+from inferscale_server.engine.score import EngineScorer
+from inferscale_server.engine.support import pass_gate
 from inferscale_server.errors import RequestError, Unavailable
 from inferscale_server.types import Owner
 
@@ -62,6 +62,7 @@ class InferScalePlugin:
     def __init__(self) -> None:
         self._brain: Brain | None = None
         self._desk: ChatDesk | None = None
+        self._scorer: EngineScorer | None = None
         self._responses: ResponsesDesk | None = None
         self._in_flight = InFlight()
 
@@ -69,7 +70,7 @@ class InferScalePlugin:
         """Register routes; they answer 503 until `init_state` has run."""
         app.state.access = Closed()
         app.include_router(build_router(self._services))
-        app.include_router(build_admin_router(lambda: self._ready().upkeep))
+        app.include_router(build_admin_router(lambda: self._ready().upkeep, lambda: self._scorer))
         app.include_router(self._chat_router())
         inner = app.router.lifespan_context
 
@@ -100,14 +101,17 @@ class InferScalePlugin:
             tell = (lambda said: None) if report is None else report.say
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: tell(access.reload()))
         door.install()
-        max_model_len = engine_client.vllm_config.model_config.max_model_len
-        self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, max_model_len)
+        model = engine_client.vllm_config.model_config
+        self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, model.max_model_len)
         self._responses = ResponsesDesk(
-            brain, door, framer, state.openai_serving_responses, state.online_renderer, max_model_len
+            brain, door, framer, state.openai_serving_responses, state.online_renderer, model.max_model_len
+        )
+        self._scorer = EngineScorer(
+            brain.model_name, brain.recall, door, framer, model.max_model_len, model.max_logprobs
         )
         if report is not None:
             report.stage("encoding the default header and passing the gate")
-        await self._pass_gate(brain, door, str(engine_client.vllm_config.model_config.dtype).removeprefix("torch."))
+        await pass_gate(brain, door, framer, engine_client.vllm_config)
         brain.start_encoding()
         state.refresh_metrics = brain.refresh_metrics
         keep_heard()
@@ -137,25 +141,6 @@ class InferScalePlugin:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
-
-    async def _pass_gate(self, brain: Brain, door: EngineDoor, dtype: str) -> None:
-        """Encode the default header and compare an answer behind it with prefill's. Red: text mode, said loudly."""
-        refusals = brain.support.refusals
-        if not refusals:
-            await brain.encoder.drain()
-            header = brain.catalog.get(brain.header_key)
-            if header is None:
-                refusals.append("the default header could not be encoded: its keys and values did not all arrive")
-            else:
-                result = await run_gate(door, header, brain.tokenize("What is two plus two?"), dtype)
-                brain.support.gate = asdict(result)
-                if not result.passed:
-                    refusals.append(
-                        f"the start-up gate is red: injected KV differs from prefill by {result.difference:.2g} "
-                        f"(allowed {result.tolerance:g}; {result.covered} of {len(header.token_ids)} tokens injected)"
-                    )
-        for refusal in refusals:
-            logger.warning("inferscale: KV mode is off, memory is served as text: %s", refusal)
 
     def _salt_of(self, owner: Owner | None) -> str:
         brain = self._ready()

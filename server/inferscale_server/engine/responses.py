@@ -24,10 +24,10 @@ from inferscale_server.brain import Brain
 from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.engine.chat import ChatDesk, ClosingStream, Turn
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor
-from inferscale_server.engine.framing import SYSTEM_ROLES, Framer, plain_text
+from inferscale_server.engine.framing import Framer
 from inferscale_server.errors import InvalidRequest
 from inferscale_server.plan import Frame
-from inferscale_server.wording import DEFAULT_SYSTEM, MEMORY_INTRO
+from inferscale_server.seat import SYSTEM_ROLES, plain_text
 
 HEAD = frozenset({"response.created", "response.in_progress"})
 """Events before the first of the answer: held back while the request may still have to go once more as text."""
@@ -82,14 +82,14 @@ class ResponsesDesk(ChatDesk):
 
     def _told(self, request: ResponsesRequest, memory: str) -> ResponsesRequest:
         """The memory at the end of the instructions, or of the system message that the input begins with."""
-        told = f"\n\n{MEMORY_INTRO}{memory}"
+        told = self._framer.wording.around
         said = request.input
         first = said[0] if isinstance(said, list) and said else None
         if request.instructions or not (isinstance(first, Mapping) and first.get("role") in SYSTEM_ROLES):
-            system = request.instructions or DEFAULT_SYSTEM
-            return request.model_copy(update={"instructions": system + told})
+            given = [request.instructions] if request.instructions else []
+            return request.model_copy(update={"instructions": told(given, memory)})
         system = plain_text(first.get("content"))
-        return request.model_copy(update={"instructions": system + told, "input": said[1:]})
+        return request.model_copy(update={"instructions": told([system], memory), "input": said[1:]})
 
     def _wanted_tokens(self, request: ResponsesRequest) -> int | None:
         return request.max_output_tokens

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from inferscale_server.command import PARAMS_KEY, Command, from_params, rows_of
+from inferscale_server.command import PARAMS_KEY, Capture, Command, from_params, rows_of
 
 IntArray = NDArray[np.int64]
 NULL_BLOCK = 0
@@ -140,9 +140,7 @@ class SchedulerHalf:
                 else:
                     loads.append(self._load(tracked, blocks))
                 served.append(tracked)
-            capture = self._capture(tracked, blocks, num_computed, num_computed + num_scheduled)
-            if capture is not None:
-                captures.append(capture)
+            captures += self._captures(tracked, blocks, num_computed, num_computed + num_scheduled)
         for tracked in served:  # only now: a fault above leaves every claim for `lost` to report
             tracked.pending, tracked.broken = None, False
         return StepCommands(tuple(loads), tuple(captures), frozenset(lost))
@@ -185,10 +183,11 @@ class SchedulerHalf:
         touched = frozenset(blocks[positions // self.block_size].tolist())
         return Load(rows, positions, self._slots(blocks, positions), touched)
 
-    def _capture(self, tracked: _Tracked, blocks: IntArray, start: int, stop: int) -> StepCapture | None:
-        capture = tracked.command.capture
-        if capture is None:
-            return None
+    def _captures(self, tracked: _Tracked, blocks: IntArray, start: int, stop: int) -> list[StepCapture]:
+        found = (self._capture(capture, blocks, start, stop) for capture in tracked.command.captures)
+        return [capture for capture in found if capture is not None]
+
+    def _capture(self, capture: Capture, blocks: IntArray, start: int, stop: int) -> StepCapture | None:
         first, last = max(start, capture.start), min(stop, capture.start + capture.length)
         if first >= last:
             return None

@@ -6,6 +6,7 @@ Knows rows; refuses to know what they mean (the catalog in the API process does)
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -104,6 +105,14 @@ class Slab:
     def bytes_per_row(self) -> int:
         """Bytes of one token's keys and values on this rank."""
         return sum(2 * g.keys[:, 0].numel() * g.keys.element_size() for g in self.groups)
+
+    def rotary_digest(self) -> str:
+        """Names the rotations. They follow from more than the model's configuration: LongRoPE's from the longest
+        context that the server takes."""
+        digest = hashlib.sha256()
+        for group in self.groups:
+            digest.update(b"none" if group.table is None else group.table.sample())
+        return digest.hexdigest()
 
     def inject(self, rows: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
         """Fill paged-cache `slots` from slab `rows`, rotated to `positions`; each (n,) int64 on the slab's device."""

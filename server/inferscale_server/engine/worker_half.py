@@ -17,6 +17,7 @@ import torch
 
 from inferscale_server.command import Extent, rows_of
 from inferscale_server.engine.capture import Tap
+from inferscale_server.engine.difference import Difference, difference_of
 from inferscale_server.engine.rank_files import read_chunk, write_chunk
 from inferscale_server.engine.scheduler_half import Load, StepCommands
 from inferscale_server.engine.slab import Slab
@@ -129,6 +130,10 @@ class WorkerHalf:
         """For each (stamp, extents as (row, length)): did this attempt write all of it, and is it finite?"""
         slab = self.slab
         return [slab is not None and slab.complete(self._rows(extents), stamp) for stamp, extents in attempts]
+
+    def difference(self, extents: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> Difference:
+        """How far the rows of two encodings are apart; both name as many rows, and may name one many times."""
+        return difference_of(self._attached(), self._rows(extents), self._rows(others))
 
     def wipe(self, extents: Sequence[tuple[int, int]]) -> None:
         """Zero rows that were forgotten."""

@@ -1,0 +1,54 @@
+"""A language model that says whether an answer is right, behind any endpoint that speaks OpenAI's chat API."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import httpx
+
+from inferscale_server.bench.accuracy.case import Case
+from inferscale_server.errors import Unavailable
+
+TIMEOUT_S = 120.0
+MAX_TOKENS = 512
+"""Room for a model that thinks aloud first; the last verdict counts."""
+VERDICT = re.compile(r"\b(CORRECT|WRONG)\b")
+
+PROMPT = """Judge an answer to a question about somebody's past conversations. The gold answer is right. The answer is
+CORRECT if it says what the gold answer says, in whatever words and however long, dates in any format; else it is WRONG.
+
+Question: {question}
+Gold answer: {gold}
+Answer: {answer}
+
+Reply with one word, CORRECT or WRONG."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """`url` is the API's base, such as `http://127.0.0.1:9000/v1`."""
+
+    url: str
+    model: str
+    key: str | None = None
+
+    def finds_right(self, case: Case, answer: str) -> bool:
+        """Raises Unavailable when the judge does not answer, or says neither."""
+        said = self._ask(PROMPT.format(question=case.question, gold=case.answer, answer=answer))
+        verdicts = VERDICT.findall(said)
+        if not verdicts:
+            raise Unavailable(f"the judge said neither CORRECT nor WRONG: {said[:100]!r}")
+        return bool(verdicts[-1] == "CORRECT")
+
+    def _ask(self, prompt: str) -> str:
+        headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
+        messages = [{"role": "user", "content": prompt}]
+        body = {"model": self.model, "messages": messages, "temperature": 0, "max_tokens": MAX_TOKENS}
+        url = f"{self.url.rstrip('/')}/chat/completions"
+        try:
+            response = httpx.post(url, json=body, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+            response.raise_for_status()
+            return str(response.json()["choices"][0]["message"]["content"])
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, IndexError, TypeError) as error:
+            raise Unavailable(f"the judge at {self.url} does not answer: {type(error).__name__}: {error}") from error

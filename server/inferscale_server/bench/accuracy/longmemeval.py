@@ -1,0 +1,68 @@
+"""Reads questions in LongMemEval's format (Wu et al., ICLR 2025): one JSON list, a haystack of sessions a question.
+
+Keys used: `question_id`, `question_type`, `question`, `answer`, `haystack_dates` ("2023/05/20 (Sat) 02:21"),
+`haystack_session_ids`, `haystack_sessions` ([[{role, content}]]). What the user says is a fact, turn by turn; questions
+whose id ends in `_abs` ask about what was never said and have no answer to be scored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from inferscale_server.bench.accuracy.case import Case, Haystack
+from inferscale_server.bench.conversation import DatedFact
+from inferscale_server.limits import MAX_FACT_CHARS
+
+DATE = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?: \([A-Za-z]+\))?(?: (\d{1,2}):(\d{2}))?")
+ABSTENTION = "_abs"
+
+
+def is_longmemeval(read: object) -> bool:
+    """Does parsed JSON look like LongMemEval?"""
+    return isinstance(read, list) and all(isinstance(one, dict) and "haystack_sessions" in one for one in read)
+
+
+def parse_longmemeval(name: str, read: Sequence[Mapping[str, object]]) -> list[Haystack]:
+    """One haystack a question. Raises ValueError that names the place."""
+    return [
+        _haystack(name, at, one) for at, one in enumerate(read) if not str(one.get("question_id")).endswith(ABSTENTION)
+    ]
+
+
+def parse_date(text: str) -> datetime:
+    """`2023/05/20 (Sat) 02:21`, taken as UTC. Raises ValueError."""
+    found = DATE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no date such as '2023/05/20 (Sat) 02:21'")
+    year, month, day, hour, minute = (int(part or 0) for part in found.groups())
+    return datetime(year, month, day, hour, minute, tzinfo=UTC)
+
+
+def _haystack(name: str, at: int, read: Mapping[str, object]) -> Haystack:
+    where = f"{name}[{at}]"
+    try:
+        case = Case(
+            f"{name}/{read['question_id']}", str(read["question"]), str(read["answer"]), str(read["question_type"])
+        )
+        facts = sorted(_facts(read), key=lambda fact: (fact.said_at is not None, fact.said_at))
+        return Haystack(case.key, tuple(facts), (case,))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _facts(read: Mapping[str, object]) -> Iterator[DatedFact]:
+    sessions, dates, ids = (_listed(read, f"haystack_{what}") for what in ("sessions", "dates", "session_ids"))
+    for turns, date, session in zip(sessions, dates, ids, strict=True):
+        for turn in turns:
+            text = " ".join(str(turn["content"]).split())[:MAX_FACT_CHARS]
+            if turn["role"] == "user" and text:
+                yield DatedFact(text, None, parse_date(str(date)), str(session))
+
+
+def _listed(read: Mapping[str, object], key: str) -> list[list[dict[str, object]]]:
+    value = read[key]
+    if not isinstance(value, list):
+        raise TypeError(f"{key} is no list")
+    return value

@@ -1,0 +1,100 @@
+"""`bench accuracy`: one server after another, a variant each, into one ledger; then the figures."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from inferscale_server.bench.accuracy.case import Haystack, digest_of
+from inferscale_server.bench.accuracy.judge import Judge
+from inferscale_server.bench.accuracy.ledger import Ledger
+from inferscale_server.bench.accuracy.measure import Measuring, Progress, missing_of
+from inferscale_server.bench.accuracy.opinion import LEAD_INS
+from inferscale_server.bench.accuracy.served import ServedModel
+from inferscale_server.bench.accuracy.variant import Variant
+from inferscale_server.bench.server_process import ServerChoice, check_injects, vllm_args_of
+from inferscale_server.demo.server import Report, server_at, sigterm_unwinds
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured. `top`: how many of the likeliest tokens are asked for; `threads`: questions at once."""
+
+    ks: tuple[int, ...]
+    top: int
+    threads: int
+    answers: bool = False
+    judge: Judge | None = None
+
+
+def settings_of(plan: Plan, choice: ServerChoice, haystacks: Sequence[Haystack]) -> dict[str, object]:
+    """What rows depend on, besides their own keys and the variant's fingerprint."""
+    return {
+        "questions": digest_of(haystacks),
+        "lead_ins": [[one.text, one.glue] for one in LEAD_INS],
+        "top": plan.top,
+        "model": choice.model,
+        "dtype": choice.dtype if choice.base_url is None else "as served",
+        "vllm_args": list(choice.vllm_args),
+        "answers": plan.answers,
+        "judge": None if plan.judge is None else plan.judge.model,
+    }
+
+
+def missing_count(plan: Plan, variants: Sequence[Variant], haystacks: Sequence[Haystack], ledger: Ledger) -> int:
+    """How many questions times numbers of facts are still to be measured, at most."""
+    return sum(len(missing_of(haystack, plan.ks, one.name, ledger)) for one in variants for haystack in haystacks)
+
+
+def measure_all(
+    plan: Plan,
+    choice: ServerChoice,
+    variants: Sequence[Variant],
+    haystacks: Sequence[Haystack],
+    ledger: Ledger,
+    progress: Progress,
+    api_key: str | None = None,
+) -> list[str]:
+    """Measure what the ledger lacks, a server a variant; returns what failed.
+
+    Raises StartupError when a server does not come up, Unavailable when it cannot inject, ConfigError.
+    """
+    failed: list[str] = []
+    for variant in variants:
+        if not any(missing_of(haystack, plan.ks, variant.name, ledger) for haystack in haystacks):
+            continue
+        with served(choice, variant, plan.top, api_key, progress.tell) as model:
+            measuring = Measuring(model, variant.name, ledger, plan.answers, plan.judge)
+            failed += measuring.run(haystacks, plan.ks, plan.threads, progress)
+    return failed
+
+
+@contextmanager
+def served(
+    choice: ServerChoice, variant: Variant, top: int, api_key: str | None, tell: Report
+) -> Iterator[ServedModel]:
+    """The server that runs at `choice.base_url`, else one of our own with this variant's options."""
+    from inferscale_sdk import InferScaleClient
+
+    with _address(choice, variant, top, tell) as url, InferScaleClient(base_url=url, api_key=api_key) as client:
+        check_injects(client)
+        model = ServedModel(client, url, api_key, top)
+        try:
+            yield model
+        finally:
+            model.close()
+
+
+@contextmanager
+def _address(choice: ServerChoice, variant: Variant, top: int, tell: Report) -> Iterator[str]:
+    if choice.base_url is not None:
+        yield choice.base_url
+        return
+    with sigterm_unwinds(), tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
+        vllm_args = (*vllm_args_of(choice), "--max-logprobs", str(top))
+        data, log = Path(folder) / "facts", Path(folder) / "server.log"
+        with server_at(data, log, vllm_args, tell, choice.model, variant.options) as url:
+            yield url

@@ -1,0 +1,141 @@
+"""Questions of every format become the same thing; a broken file is one line that names the place."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferscale_server.bench.accuracy.case import Case, digest_of
+from inferscale_server.bench.accuracy.haystacks import read_haystacks, sample_haystack
+from inferscale_server.bench.accuracy.longmemeval import parse_date
+from inferscale_server.bench.conversation import DatedFact
+from inferscale_server.demo.conversations import load_memories
+from inferscale_server.errors import ConfigError
+from inferscale_server.limits import MAX_FACT_CHARS
+from tests.bench.invented import write
+
+LINES = [
+    {"question": "Who bakes?", "answer": "Ravi", "facts": ["Ravi bakes.", "Ilse rows."], "category": "people"},
+    {"question": "Who rows?", "answer": "Ilse", "facts": ["Ravi bakes.", "Ilse rows."]},
+    {
+        "question": "Where?",
+        "answer": "Ghent",
+        "facts": [{"text": "She moved.", "speaker": "Ilse", "timestamp": "2024-01-04", "session_id": "s"}],
+    },
+]
+
+
+def write_lines(folder: Path, lines: list[Any]) -> Path:
+    """The lines as JSONL; a string is written as it is."""
+    file = folder / "mine.jsonl"
+    file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n", "utf-8")
+    return file
+
+
+def long_memory(**changed: Any) -> dict[str, Any]:
+    """One question in LongMemEval's format, its later session first."""
+    return {
+        "question_id": "q1",
+        "question_type": "temporal-reasoning",
+        "question": "When did I buy the canoe?",
+        "answer": 7,
+        "haystack_dates": ["2023/05/20 (Sat) 02:21", "2023/05/19 (Fri) 10:00"],
+        "haystack_session_ids": ["b", "a"],
+        "haystack_sessions": [
+            [{"role": "user", "content": "I bought\na canoe."}, {"role": "assistant", "content": "Nice."}],
+            [{"role": "user", "content": "x" * (MAX_FACT_CHARS + 1), "has_answer": True}],
+        ],
+    } | changed
+
+
+def test_locomo_questions_with_an_answer_keep_their_number_and_get_a_category_in_words(tmp_path: Path) -> None:
+    [haystack] = read_haystacks(write(tmp_path))
+    assert haystack.cases == (
+        Case("7/0", "What did Ilse build?", "a canoe", "single-hop"),
+        Case("7/1", "When did Ravi sell his bakery?", "2023", "temporal"),
+        Case("7/2", "Where does Ilse live?", "Ghent", "single-hop"),
+    )
+    assert len(haystack.facts) == 5 and haystack.facts[-1].session == "session_10"
+
+
+def test_a_single_file_is_read_without_its_neighbours(tmp_path: Path) -> None:
+    write(tmp_path, "7")
+    write(tmp_path, "8")
+    assert [haystack.name for haystack in read_haystacks(tmp_path / "8.json")] == ["8"]
+    assert [haystack.name for haystack in read_haystacks(tmp_path)] == ["7", "8"]
+
+
+def test_lines_with_the_same_facts_ask_one_user(tmp_path: Path) -> None:
+    first, second = read_haystacks(write_lines(tmp_path, LINES))
+    assert [(case.key, case.category) for case in first.cases] == [("mine/1", "people"), ("mine/2", "all")]
+    assert first.facts == (DatedFact("Ravi bakes."), DatedFact("Ilse rows."))
+    assert second.facts == (DatedFact("She moved.", "Ilse", datetime(2024, 1, 4, tzinfo=UTC), "s"),)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "line 1: "),
+        ([], "line 1: the line is no JSON object"),
+        ({**LINES[0], "fact": 1}, "line 1: the line has an unknown key 'fact'"),
+        ({**LINES[0], "answer": " "}, "line 1: answer is no text"),
+        ({**LINES[0], "facts": []}, "line 1: facts is no list of facts"),
+        ({**LINES[0], "facts": [{"text": "a", "timestamp": "soon"}]}, "line 1: Invalid isoformat"),
+        ({**LINES[0], "facts": [7]}, "line 1: a fact is no JSON object"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: object, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=r"mine\.jsonl") as raised:
+        read_haystacks(write_lines(tmp_path, [line]))
+    assert complaint in str(raised.value)
+
+
+def test_in_longmemeval_what_the_user_says_is_a_fact_of_the_questions_own_haystack(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(json.dumps([long_memory(), long_memory(question_id="q2_abs")]), "utf-8")
+    [haystack] = read_haystacks(tmp_path)
+    assert haystack.cases == (Case("s/q1", "When did I buy the canoe?", "7", "temporal-reasoning"),)
+    assert [(len(fact.text), fact.session) for fact in haystack.facts] == [(MAX_FACT_CHARS, "a"), (17, "b")]
+    assert haystack.facts[1].said_at == datetime(2023, 5, 20, 2, 21, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"haystack_dates": ["2023/05/20"]}, "zip"),
+        ({"haystack_dates": ["yesterday", "2023/05/20"]}, "'yesterday' is no date"),
+        ({"haystack_sessions": 3}, r"s\[0\]: TypeError"),
+        ({"haystack_session_ids": None}, r"s\[0\]: TypeError"),
+    ],
+)
+def test_a_broken_longmemeval_question_is_named(tmp_path: Path, changed: dict[str, Any], complaint: str) -> None:
+    (tmp_path / "s.json").write_text(json.dumps([long_memory(**changed)]), "utf-8")
+    with pytest.raises(ConfigError, match=complaint):
+        read_haystacks(tmp_path)
+
+
+def test_a_longmemeval_date_may_lack_its_time() -> None:
+    assert parse_date("2023/05/20") == datetime(2023, 5, 20, tzinfo=UTC)
+
+
+def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither a file nor a folder"):
+        read_haystacks(tmp_path)
+    write(tmp_path, changed={"qa": [{"question": "What did Ravi build?", "category": 5}]})
+    with pytest.raises(ConfigError, match="has an answer"):
+        read_haystacks(tmp_path)
+
+
+def test_the_sample_memories_are_questions_too() -> None:
+    sample = sample_haystack(load_memories())
+    assert len(sample.cases) >= 10 and len(sample.facts) >= 50
+    assert all(case.answer[:1].isupper() or case.answer[:1].isdigit() for case in sample.cases)
+
+
+def test_another_fact_or_answer_is_another_data_set(tmp_path: Path) -> None:
+    [first, *_] = read_haystacks(write_lines(tmp_path, LINES))
+    [changed, *_] = read_haystacks(write_lines(tmp_path, [{**LINES[0], "answer": "Ilse"}, *LINES[1:]]))
+    assert digest_of([first]) == digest_of([first]) != digest_of([changed])
