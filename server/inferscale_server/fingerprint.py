@@ -16,8 +16,11 @@ CODEC_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Ingredients:
-    """All that goes in. `weights` identifies revision and bytes, `words` the prompt's fixed wording, `rotary` the tables
-    that the model rotates with, which follow from the longest context too."""
+    """All that goes in.
+
+    `weights` identifies revision and bytes, `words` the prompt's fixed wording, `rotary` the tables that the model
+    rotates with, which follow from the longest context too.
+    """
 
     weights: str
     config: Mapping[str, object]

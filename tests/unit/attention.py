@@ -22,7 +22,9 @@ class FakeRotary:
     is_neox_style: bool
 
 
-def rotary(dim: int, base: float = 10_000.0, neox: bool = True, scale: float = 1.0, positions: int = POSITIONS) -> FakeRotary:
+def rotary(
+    dim: int, base: float = 10_000.0, neox: bool = True, scale: float = 1.0, positions: int = POSITIONS
+) -> FakeRotary:
     """A rotary embedding over the first `dim` columns."""
     frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
     angles = torch.arange(positions, dtype=torch.float64)[:, None] * frequencies
