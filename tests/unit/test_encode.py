@@ -292,12 +292,13 @@ async def test_deletes_outside_the_primer_do_not_look_through_the_owners_facts()
     here, all_facts, looks = world(), [fact(number) for number in range(40)], []
     here.add(*all_facts)
     await here.encoder.drain()
-    look = here.encoder._facts_of
-    here.encoder._facts_of = lambda owner: looks.append(owner) or look(owner)  # type: ignore[func-returns-value]
+    rosters = here.encoder._rosters
+    look = rosters._facts_of
+    rosters._facts_of = lambda owner: looks.append(owner) or look(owner)  # type: ignore[func-returns-value]
     for doomed in all_facts[3:]:
         here.delete(doomed)
         await here.encoder.drain()
-    assert looks == [] and len(here.catalog.of(ALICE)) == 4  # the primer and its three facts
+    assert looks == [] and len(here.catalog.of(ALICE)) == 3  # the primer's
     here.delete(all_facts[0])
     await here.encoder.drain()
     assert looks != [] and all(here.chunk(each) for each in all_facts[1:3])
