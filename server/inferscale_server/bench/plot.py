@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from inferscale_server.bench.agreement import LOGPROB_BELOW, Agreement
 from inferscale_server.bench.cell import Cell
 from inferscale_server.bench.encoding import Mark
+from inferscale_server.bench.index_speed import IndexFigures
 from inferscale_server.bench.isolation import SIDES, IsolationRun, times
 from inferscale_server.bench.probe import MODES
 
@@ -67,6 +68,23 @@ def plot_isolation(run: IsolationRun, file: Path) -> None:
                 shares = [(at + 1) / len(ordered) for at in range(len(ordered))]
                 axes.step(ordered, shares, style, where="post", label=f"{side}, {'right' if right else 'wrong'}")
         axes.set(xlabel="time to first token, ms", ylabel="share of guesses", ylim=(0, 1))
+        axes.legend()
+
+    _save(draw, file)
+
+
+def plot_index(rows: Sequence[IndexFigures], file: Path) -> None:
+    """A line a backend: vectors against median milliseconds, up to the 99th percentile as a whisker."""
+
+    def draw(axes: Axes) -> None:
+        for backend in dict.fromkeys(row.backend for row in rows):
+            line = [row for row in rows if row.backend == backend]
+            above = [max(row.p99_ms - row.median_ms, 0.0) for row in line]
+            medians = [row.median_ms for row in line]
+            axes.errorbar(
+                [row.vectors for row in line], medians, yerr=([0.0] * len(line), above), marker="o", label=backend
+            )
+        axes.set(xlabel="vectors", ylabel="search, ms (median, p99)", xscale="log", yscale="log")
         axes.legend()
 
     _save(draw, file)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from inferscale_server.cli import bench_accuracy
+from inferscale_server.cli import bench_accuracy, bench_index
 from inferscale_server.cli.folder import KeyOption
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ GUESSED_FACTS = 600
 """How many facts `bench isolation` guesses: the standard error of its AUC is then 0.017."""
 
 app = typer.Typer(help="Measure a server; exit 1 when a measurement is void or wrong.", no_args_is_help=True)
+app.command()(bench_index.index)
 
 DataOption = Annotated[
     Path | None,
