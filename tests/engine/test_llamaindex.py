@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import PromptTemplate
@@ -12,7 +11,6 @@ from llama_index.llms.inferscale import InferScaleLLM
 from llama_index.memory.inferscale import InferScaleMemory
 from pydantic import BaseModel
 
-from inferscale_sdk import BadRequestError
 from tests.llamaindex.loop import async_client, sync_client
 
 from .live import LiveServer
@@ -63,8 +61,8 @@ async def test_the_second_chat_of_an_agent_is_served_from_kv(server: LiveServer)
     assert output.raw["inferscale"]["mode"] == "kv" and output.raw["inferscale"]["injected_tokens"] > 0
 
 
-async def test_a_forced_tool_says_what_the_server_lacks_for_it(server: LiveServer) -> None:
-    with pytest.raises(BadRequestError, match="--tool-call-parser"):
-        await llm_of(server).astructured_predict(
-            Dog, PromptTemplate("Name the dog Bruno."), llm_kwargs={"user_id": "li-dora"}
-        )
+async def test_a_forced_tool_fills_a_model(server: LiveServer) -> None:
+    found = await llm_of(server).astructured_predict(
+        Dog, PromptTemplate("Name the dog Bruno."), llm_kwargs={"user_id": "li-dora"}
+    )
+    assert isinstance(found, Dog)

@@ -43,7 +43,9 @@ async def test_memory_comes_by_the_user_alone_whole_and_streamed(server: LiveSer
     chunks = [chunk async for chunk in stream]
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    streamed, at_once = chunks[-1].usage, whole.usage
+    assert streamed is not None and at_once is not None
+    assert (streamed.prompt_tokens, streamed.completion_tokens) == (at_once.prompt_tokens, at_once.completion_tokens)
     assert (chunks[-1].model_extra or {})["inferscale"]["injected_tokens"] == told["injected_tokens"] > 0
 
 

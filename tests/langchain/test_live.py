@@ -17,7 +17,7 @@ from langchain_tests.integration_tests import ChatModelIntegrationTests
 from inferscale_sdk import InferScaleClient
 from inferscale_server.demo.server import running_server, sigterm_unwinds
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 VLLM_ARGS = (
     *("--dtype", "float32"),
@@ -82,6 +82,10 @@ class TestLive(ChatModelIntegrationTests):
     @pytest.mark.parametrize("model", [{}, {"output_version": "v1"}], indirect=True)
     def test_agent_loop(self, model: BaseChatModel) -> None:
         super().test_agent_loop(model)
+
+    @pytest.mark.xfail(reason="free to choose among tools, a model of 135 million parameters may never end an argument")
+    def test_tool_choice(self, model: BaseChatModel) -> None:
+        super().test_tool_choice(model)
 
     @pytest.mark.xfail(reason="a model of 135 million parameters may call twice, or with another number than asked")
     @pytest.mark.parametrize("model", [{}, {"output_version": "v1"}], indirect=True)

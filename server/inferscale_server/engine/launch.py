@@ -34,6 +34,8 @@ CONNECTOR = ("InferScaleConnector", "inferscale_server.engine.connector")
 WORKER_EXTENSION = "inferscale_server.engine.extension.InferScaleWorker"
 GUARD = "inferscale_server.edge.guard.Guard"
 SERVED_NAME_DEFAULT = "smollm2-135m-instruct"
+EMBEDDED_TOOL_PARSER = "hermes"
+"""vLLM's name for the way in which the embedded model's template shows tool calls."""
 GIB = 1 << 30
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 """vLLM's variable. Whoever sets it wants to see vLLM's words on the terminal."""
@@ -157,6 +159,8 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     args.model, args.host, args.port = model, config.host, config.port
     if not args.served_model_name:
         args.served_model_name = [SERVED_NAME_DEFAULT if config.model is None else config.model]
+    if config.model is None and not args.tool_call_parser:  # without a parser vLLM refuses tools, forced ones too
+        args.enable_auto_tool_choice, args.tool_call_parser = True, EMBEDDED_TOOL_PARSER
     args.middleware = [*args.middleware, GUARD]
     args.scheduling_policy = "priority"
     args.enable_prompt_tokens_details = True
