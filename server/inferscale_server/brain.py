@@ -24,7 +24,11 @@ from inferscale_server.memory import MemoryService
 from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall
 from inferscale_server.salts import Salts
+from inferscale_server.session_recall import SessionRecall
+from inferscale_server.sessions import Sessions
+from inferscale_server.staging import Stager
 from inferscale_server.sweeper import sweep_forever
+from inferscale_server.tiers import HostTier
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Owner
 from inferscale_server.upkeep import Upkeep
@@ -41,6 +45,8 @@ class KvSupport:
     layers: int = 0
     bytes_per_row: int = 0
     gate: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Any] = field(default_factory=dict)
+    """What `auto` chooses by, as measured at this start."""
 
 
 @dataclass
@@ -61,6 +67,9 @@ class Brain:
     support: KvSupport
     header_key: ChunkKey
     engine_stats: Callable[[], Awaitable[list[dict[str, Any]]]]
+    sessions: Sessions
+    stager: Stager
+    host: HostTier | None = None
     disk: KvDisk | None = None
     workers: list[dict[str, Any]] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -74,14 +83,22 @@ class Brain:
         for owner in self.memory.owners():
             self.encoder.added(owner, ())
         self._tasks += [asyncio.create_task(self.encoder.run()), asyncio.create_task(self._watch_workers())]
+        if self.host is not None:
+            self._tasks.append(asyncio.create_task(self.host.run()))
 
     async def aclose(self) -> None:
         """Stop encoding, finish writes, release the data folder."""
+        await self.stager.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.memory.aclose()
         self.folder.release()
+
+    @cached_property
+    def session_recall(self) -> SessionRecall:
+        """Plans the turns of sessions."""
+        return SessionRecall(self.recall, self.sessions, self.stager, self.tokenize.harmless)
 
     @cached_property
     def upkeep(self) -> Upkeep:
@@ -115,12 +132,15 @@ class Brain:
             facts=len(facts),
             tokens=tokens,
             device_bytes=tokens * self.support.bytes_per_row,
-            host_bytes=0,
+            host_bytes=self._host_tokens(owner) * self.support.bytes_per_row,
             disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
             facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
             index_bytes=self.memory.index_bytes(owner),
             queued=0 if self.support.refusals else self.encoder.queued_of(owner),
         )
+
+    def _host_tokens(self, owner: Owner) -> int:
+        return 0 if self.host is None else sum(len(chunk.token_ids) for chunk in self.host.catalog.of(owner))
 
     def not_ready(self) -> str | None:
         """The default header is the first thing encoded; until then a chat would be served as text."""
@@ -150,6 +170,9 @@ class Brain:
         """Set the gauges."""
         self.metrics.encode_queue(self.encoder.queued())
         self.metrics.slab(self.catalog.rows_used, self.catalog.rows)
+        self.metrics.sessions(self.sessions.forget_idle())
+        if self.host is not None:
+            self.metrics.host(self.host.catalog.rows_used, self.host.catalog.rows)
         if self.disk is not None:
             self.metrics.kv_disk(self.disk.shelf.bytes, len(self.disk.shelf))
 
@@ -166,6 +189,7 @@ class Brain:
                 "backend": self.support.backend,
                 "layers": self.support.layers,
                 "gate": self.support.gate,
+                "costs": self.support.costs,
             },
             "slab": {
                 "rows": self.catalog.rows,
@@ -174,6 +198,9 @@ class Brain:
                 "pins": self.catalog.pins,
             },
             "disk": {} if self.disk is None else self.disk.status(),
+            "host": {} if self.host is None else self.host.status(),
+            "staging": {f"{tier}:{result}": count for (tier, result), count in sorted(self.stager.results.items())},
+            "sessions": len(self.sessions),
             "encoding": {
                 "queued": self.encoder.queued(),
                 "running": self.encoder.running(),

@@ -54,8 +54,7 @@ class Encoder:
         catalog.keep = frozenset({header.key})
         self._catalog, self._recipe, self._engine = catalog, recipe, engine
         self._tokenize, self._header, self._facts_of = tokenize, header, facts_of
-        self._max_model_len = max_model_len
-        self._on_result, self._disk = on_result, disk
+        self._max_model_len, self._on_result, self._disk = max_model_len, on_result, disk
         self._prefixes: dict[Owner, Prefix] = {}
         self._backlog = Backlog(self._order, self._waits)
         self._loose: OrderedDict[ChunkKey, Job] = OrderedDict({header.key: header})  # headers and contexts
@@ -65,7 +64,7 @@ class Encoder:
         self._in_flight: dict[int, Chunk] = {}
         self._placing: set[Owner] = set()  # whose jobs wait for rows; leaves it when something is forgotten meanwhile
         self._forgotten: set[int] = set()  # stamps whose text was forgotten while being encoded
-        self._wake = asyncio.Event()
+        self._wiping, self._wake = asyncio.Lock(), asyncio.Event()
         self._wake.set()
         catalog.on_unwiped = self._wake.set
         self._busy = False
@@ -166,7 +165,7 @@ class Encoder:
 
     async def _drain(self) -> None:
         while self._loose or self._dirty:
-            await self._wipe()
+            await self.wipe()
             if self._loose:
                 await self._encode_loose()
             else:
@@ -174,7 +173,7 @@ class Encoder:
             await self._save_some()
         while await self._save_some():
             pass
-        await self._wipe()
+        await self.wipe()
         await self.settled()
 
     async def _save_some(self) -> bool:
@@ -214,8 +213,7 @@ class Encoder:
     async def _encode_owner(self, owner: Owner) -> None:
         """One batch: loaded, if any of it lies on the disk, else encoded."""
         prefix = self._choose_prefix(owner)
-        jobs = self._next_jobs(owner)
-        if not jobs:
+        if not (jobs := self._next_jobs(owner)):
             return
         behind = self._behind(owner, prefix)
         if await self._load(jobs, behind):
@@ -343,7 +341,7 @@ class Encoder:
                     rows += len(job.token_ids)
                     self._catalog.make_room(rows)
             self._placing = {job.key.owner for job in jobs}
-            await self._wipe()
+            await self.wipe()
         fitting = [job for job in fitting if job.key.owner in self._placing]
         chunks = [(job, self._catalog.reserve(job.key, job.token_ids, behind.fact_ids)) for job in fitting]
         placed = [Filed(chunk, self._identity(job, behind)) for job, chunk in chunks if chunk is not None]
@@ -381,10 +379,12 @@ class Encoder:
                 self._tries[chunk.key] += 1
                 self._count(result)
 
-    async def _wipe(self) -> None:
-        while extents := self._catalog.unwiped[:WIPE_EXTENTS]:
-            await self._engine.wipe(extents)
-            self._catalog.wiped(extents)
+    async def wipe(self) -> None:
+        """Zero the rows that were let go; they are free afterwards. Callers wait for each other."""
+        async with self._wiping:
+            while extents := self._catalog.unwiped[:WIPE_EXTENTS]:
+                await self._engine.wipe(extents)
+                self._catalog.wiped(extents)
 
     def _drop(self, owner: Owner, doomed: Callable[[Chunk], bool]) -> None:
         self._catalog.drop_where(owner, doomed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from starlette.datastructures import State
@@ -30,6 +31,9 @@ from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall, header_job_of
 from inferscale_server.recipe import make_recipe
 from inferscale_server.salts import Salts
+from inferscale_server.sessions import Sessions
+from inferscale_server.staging import Stager
+from inferscale_server.tiers import HostTier
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import LOCAL_TENANT, Fact, Owner
 
@@ -47,7 +51,8 @@ async def assemble(
     header_ids = await framer.default_header(state.openai_serving_models.base_model_paths[0].name)
     if header_ids is None:
         support.refusals.append("the chat template does not let a system message stand where the memory would")
-    folder, memory, embedder = await _open_stores(config, encoder_slot := _LateSink())
+    sessions = Sessions(config.max_sessions, config.session_idle_s)
+    folder, memory, embedder = await _open_stores(config, late := _LateSink())
     recipe = make_recipe(config.recipe, config.primer_facts)
     print_ = fingerprint(_ingredients(vllm_config, tokenize, recipe.name))
     rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
@@ -58,8 +63,11 @@ async def assemble(
     encoder = Encoder(
         catalog, recipe, door, tokenize, header, memory.facts, max_model_len, on_result=metrics.encoded, disk=disk
     )
-    encoder_slot.encoder = encoder
+    host = _host_tier(catalog, vllm_config, door)
     recall = Recall(memory, catalog, encoder, tokenize, config.k, config.tail_tokens, support.refusals)
+    stager = Stager(catalog, encoder.wipe, host, disk, config.stage_deadline_ms / 1e3, recall.text_s, metrics.staged)
+    late.listeners = (sessions, *filter(None, (host,)), stager)
+    late.encoder = encoder
     brain = Brain(
         config=config,
         model_name=state.openai_serving_models.base_model_paths[0].name,
@@ -75,25 +83,53 @@ async def assemble(
         support=support,
         header_key=header.key,
         engine_stats=door.stats,
+        sessions=sessions,
+        stager=stager,
+        host=host,
         disk=disk,
     )
     return brain, framer
 
 
+class Forgetful(Protocol):
+    """Who keeps something of facts besides the encoder."""
+
+    def forget_facts(self, owner: Owner, fact_ids: Sequence[str]) -> None:
+        """These were deleted or rewritten."""
+
+    def forget_owner(self, owner: Owner) -> None:
+        """All of the owner's were deleted."""
+
+
+def _host_tier(catalog: Catalog, vllm_config: Any, door: EngineDoor) -> HostTier | None:
+    """None without host rows."""
+    rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["host_rows"])
+    if not rows:
+        return None
+    host = HostTier(catalog, rows, door)
+    catalog.on_commit = host.note
+    return host
+
+
 class _LateSink:
-    """Passes the memory service's news on to the encoder, which can only be built after it."""
+    """Passes the memory service's news on to all who keep something of a fact: they can only be built after it."""
 
     encoder: Encoder | None = None
+    listeners: tuple[Forgetful, ...] = ()
 
     def added(self, owner: Owner, facts: tuple[Fact, ...]) -> None:
         if self.encoder is not None:
             self.encoder.added(owner, facts)
 
     def forgotten(self, owner: Owner, fact_ids: tuple[str, ...]) -> None:
+        for listener in self.listeners:
+            listener.forget_facts(owner, fact_ids)
         if self.encoder is not None:
             self.encoder.forgotten(owner, fact_ids)
 
     def owner_forgotten(self, owner: Owner) -> None:
+        for listener in self.listeners:
+            listener.forget_owner(owner)
         if self.encoder is not None:
             self.encoder.owner_forgotten(owner)
 

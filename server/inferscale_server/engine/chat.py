@@ -7,9 +7,9 @@ worker, nothing was sent yet, and the same request goes once more as text.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -24,13 +24,17 @@ from vllm.exceptions import GenerationError
 
 from inferscale_server.brain import Brain
 from inferscale_server.command import Command
+from inferscale_server.costs import Estimate
 from inferscale_server.edge.sse import LastChunk, is_error, is_head
 from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
-from inferscale_server.engine.framing import Framer, last_user_text, with_memory
-from inferscale_server.plan import Frame, MemoryLine, MemoryPlan
+from inferscale_server.engine.framing import Framer, last_user_text, plain_text, with_memory
+from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, without_injection
 from inferscale_server.recall import Recollection
-from inferscale_server.types import ServedMode
+from inferscale_server.session_notes import Said
+from inferscale_server.session_recall import SessionAsk, SessionTold
+from inferscale_server.staging import ColdTier
+from inferscale_server.types import Owner, ServedMode
 from inferscale_server.wording import fact_line
 
 ANSWER_ROOM = 256
@@ -48,6 +52,8 @@ class Turn:
     flight: Flight
     plan: MemoryPlan | None = None
     shown: tuple[MemoryLine, ...] = ()
+    session: SessionTold | None = None
+    staged: Mapping[int, ColdTier] = field(default_factory=dict)  # where chunks were before this chat, by stamp
     timings_ms: dict[str, float] = field(default_factory=dict)
 
 
@@ -79,6 +85,7 @@ class ChatDesk:
         self, request: ChatCompletionRequest, raw_request: Request, ask: ChatMemory, keep_alive_s: float = 0.0
     ) -> Response:
         """Answer one chat. Raises RequestError for what the client wrote, and vLLM's own errors."""
+        self._door.pace.chat_arrived()
         turn = await self._prepare(request, ask)
         if request.stream:
             return await self._stream(turn, request, raw_request, keep_alive_s)
@@ -100,6 +107,8 @@ class ChatDesk:
             return self._without_memory(request, ask, "no_user")
         if ask.mode == "off":
             return self._without_memory(request, ask, "requested")
+        if ask.session_id is not None:
+            return await self._in_session(request, ask, ask.owner, ask.session_id)
         query = last_user_text(request.messages)
         found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
             self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context, ask.where),
@@ -107,34 +116,66 @@ class ChatDesk:
         )
         if found.empty:
             return self._without_memory(request, ask, "nothing_remembered")
-        return self._with_memory(request, ask, found, frame)
+        if frame is None:
+            return self._in_messages(request, ask, found)
+        return await self._with_memory(request, ask, found, frame)
 
     def _without_memory(self, request: ChatCompletionRequest, ask: ChatMemory, reason: str) -> Turn:
         return Turn(ask, "off", reason, request.model_copy(), Flight(self._salt(ask)))
 
-    def _with_memory(
-        self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection, frame: Frame | None
+    async def _with_memory(
+        self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection, frame: Frame
     ) -> Turn:
         started = perf_counter()
-        timings = {"embed": found.embed_ms, "search": found.search_ms, "stage": 0.0}
-        if frame is None:
-            return self._in_messages(request, ask, found, timings)
-        room = self._max_model_len - len(frame.before) - len(frame.after) - self._answer_room(request)
-        plan = self._brain.recall.plan(found, frame, ask.mode, room, self._refusal(request))
-        timings["plan"] = 1e3 * (perf_counter() - started)
+        staged: Mapping[int, ColdTier] = {}
+        if ask.mode in ("auto", "kv") and self._refusal(request) is None:
+            staged = await self._brain.stager.stage(self._brain.recall.wanted(found))
+        ready = perf_counter()
+        plan = self._brain.recall.plan(found, frame, ask.mode, self._room(request, frame), self._refusal(request))
+        timings_ms = {"stage": 1e3 * (ready - started), "plan": 1e3 * (perf_counter() - ready)}
+        turn = self._turn(request, ask, plan, _timings(found) | timings_ms)
+        turn.staged = staged
+        return turn
+
+    async def _in_session(self, request: ChatCompletionRequest, ask: ChatMemory, owner: Owner, session_id: str) -> Turn:
+        """A turn of a conversation that keeps its memory block (docs/sessions.md)."""
+        said = tuple(Said(str(message.get("role")), plain_text(message.get("content"))) for message in request.messages)
+        asked = SessionAsk(
+            owner, session_id, said, ask.mode, ask.k, ask.min_score, ask.context, ask.where, self._refusal(request)
+        )
+
+        async def frame_of(notes: Mapping[int, str]) -> Frame | None:
+            return await self._framer.frame(request.model_copy(update={"messages": noted(request.messages, notes)}))
+
+        served = await self._brain.session_recall.turn(asked, frame_of, lambda frame: self._room(request, frame))
+        if served.found.empty and served.plan is None:
+            return self._without_memory(request, ask, "nothing_remembered")
+        if served.plan is None or served.told is None:
+            return self._in_messages(request, ask, served.found)
+        turn = self._turn(request, ask, served.plan, _timings(served.found) | {"plan": served.plan_ms})
+        turn.shown, turn.session, turn.staged = served.shown, served.told, served.staged
+        self._brain.metrics.session_turn(served.told.state, served.told.reason)
+        return turn
+
+    def _turn(
+        self, request: ChatCompletionRequest, ask: ChatMemory, plan: MemoryPlan, timings_ms: dict[str, float]
+    ) -> Turn:
+        """The plan on its way; its rows are held from now on."""
         turn = Turn(ask, plan.mode, plan.reason, self._planned(request, plan), Flight(self._salt(ask, plan.digest)))
-        turn.plan, turn.shown, turn.timings_ms = plan, plan.lines, timings
+        turn.plan, turn.shown, turn.timings_ms = plan, plan.lines, timings_ms
         turn.flight.pin = self._brain.catalog.pin(plan.chunks)
         return turn
+
+    def _room(self, request: ChatCompletionRequest, frame: Frame) -> int:
+        """Tokens of memory that fit into this frame."""
+        return self._max_model_len - len(frame.before) - len(frame.after) - self._answer_room(request)
 
     def _planned(self, request: ChatCompletionRequest, plan: MemoryPlan) -> ChatCompletionRequest:
         """The request with our token ids as its prompt, and the command to inject them."""
         params: dict[str, Any] = {} if plan.injection is None else self._door.params(Command(plan.injection))
         return request.model_copy(update={"kv_transfer_params": params | {"prompt_token_ids": list(plan.prompt_ids)}})
 
-    def _in_messages(
-        self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection, timings: dict[str, float]
-    ) -> Turn:
+    def _in_messages(self, request: ChatCompletionRequest, ask: ChatMemory, found: Recollection) -> Turn:
         """Memory as message text, for requests that cannot be framed in tokens."""
         harmless = self._brain.tokenize.harmless
         lines = [MemoryLine(None, text, None, (), None) for text in found.context]
@@ -147,15 +188,15 @@ class ChatDesk:
         )
         changed = request.model_copy(update={"messages": with_memory(request.messages, text)})
         turn = Turn(ask, "text", "not_plain_text", changed, Flight(self._salt(ask)))
-        turn.shown, turn.timings_ms = tuple(lines), timings
+        turn.shown, turn.timings_ms = tuple(lines), _timings(found)
         return turn
 
     def _as_text(self, turn: Turn, request: ChatCompletionRequest) -> Turn:
         """The same prompt without injection, after the injection failed."""
         assert turn.plan is not None
-        plan = replace(turn.plan, mode="text", reason="load_failed", injection=None, chunks=(), digest="text")
+        plan = without_injection(turn.plan, "load_failed")
         again = Turn(turn.ask, "text", plan.reason, self._planned(request, plan), Flight(self._salt(turn.ask)))
-        again.plan, again.shown, again.timings_ms = plan, turn.shown, turn.timings_ms
+        again.plan, again.shown, again.timings_ms, again.session = plan, turn.shown, turn.timings_ms, turn.session
         return again
 
     def _refusal(self, request: ChatCompletionRequest) -> str | None:
@@ -256,6 +297,8 @@ class ChatDesk:
         plan = turn.plan
         if plan is not None and turn.flight.covered(plan.injected_tokens) < plan.injected_tokens:
             self._brain.salts.retire(plan.digest)
+            if turn.session is not None and turn.ask.owner is not None and turn.ask.session_id is not None:
+                self._brain.sessions.of(turn.ask.owner, turn.ask.session_id).drop("kv_gone")
 
     # Saying what was done
 
@@ -269,7 +312,8 @@ class ChatDesk:
         prefilled = max(flight.prompt_tokens - flight.cached_tokens, 0)
         self._brain.metrics.served(turn.mode, turn.reason, injected, prefilled)
         header = 0 if plan is None else len(plan.prompt_ids) - plan.memory_tokens  # frame tokens
-        memory_injected = 0 if plan is None or not plan.chunks else max(injected - len(plan.chunks[0].token_ids), 0)
+        source = _source(turn, injected)
+        self._brain.metrics.served_from(source)
         return {
             "mode": turn.mode,
             "reason": turn.reason,
@@ -278,16 +322,53 @@ class ChatDesk:
             "prefilled_tokens": prefilled,
             "memory_tokens": 0 if plan is None else plan.memory_tokens,
             "frame_tokens": header,
-            "kv_source": {
-                "device": injected,
-                "host": 0,
-                "disk": 0,
-                "text": 0 if plan is None else plan.memory_tokens - memory_injected,
-            },
+            "kv_source": source,
             "timings_ms": {**turn.timings_ms, "ttft": flight.first_token_ms},
+            **({} if plan is None or plan.estimate is None else {"estimated_ms": _estimated(plan.estimate)}),
+            **({} if turn.session is None else {"session": _told(turn.session)}),
         }
 
     @staticmethod
     def _shown(line: MemoryLine, include_text: bool) -> dict[str, Any]:
         shown: dict[str, Any] = {"id": line.name, "score": line.score}
         return shown | {"text": line.text} if include_text else shown
+
+
+def noted(messages: Sequence[Any], notes: Mapping[int, str]) -> list[Any]:
+    """The messages with notes before the words of those at these places."""
+    return [
+        {**message, "content": notes[place] + plain_text(message.get("content"))} if place in notes else message
+        for place, message in enumerate(messages)
+    ]
+
+
+def _timings(found: Recollection) -> dict[str, float]:
+    return {"embed": found.embed_ms, "search": found.search_ms, "stage": 0.0}
+
+
+def _estimated(estimate: Estimate) -> dict[str, float]:
+    """What `auto` weighed."""
+    return {"kv": round(estimate.kv_ms, 1), "text": round(estimate.text_ms, 1)}
+
+
+def _told(session: SessionTold) -> dict[str, Any]:
+    """Which facts stood in the block, and which were noted as text."""
+    return {
+        "state": session.state,
+        "reason": session.reason,
+        "turn": session.turn,
+        "block": sorted(session.block),
+        "noted": [one.name for one in session.noted if one.name is not None],
+    }
+
+
+def _source(turn: Turn, injected: int) -> dict[str, int]:
+    """Tokens by where their KV was when the chat came; text: memory that was computed."""
+    if turn.plan is None:
+        return {"device": 0, "host": 0, "disk": 0, "text": 0}
+    tiers = [(turn.staged.get(chunk.stamp), len(chunk.token_ids)) for chunk in turn.plan.chunks]
+    host, disk = (sum(tokens for tier, tokens in tiers if tier == name) for name in ("host", "disk"))
+    memory_injected = max(injected - turn.plan.header_tokens, 0)
+    host, disk = min(host, memory_injected), min(disk, memory_injected)
+    text = turn.plan.memory_tokens - memory_injected
+    return {"device": max(injected - host - disk, 0), "host": host, "disk": disk, "text": text}

@@ -19,7 +19,9 @@ from vllm import SamplingParams
 
 from inferscale_server.catalog import Pin
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY, Command, Extent, to_params
+from inferscale_server.engine.pace import Pace
 from inferscale_server.kv_order import FileOrder, FileReport, joined
+from inferscale_server.row_copy import Direction, RowCopy
 
 ENCODE_PRIORITY = 100
 """vLLM serves lower numbers first; chats are 0."""
@@ -98,6 +100,7 @@ class EngineDoor:
         self._secret = secret
         self._default_salt = default_salt
         self._generate = engine_client.generate
+        self.pace = Pace()
 
     def install(self) -> None:
         """Put the wrapper into the client's place: vLLM's own handlers pass through it from now on."""
@@ -130,12 +133,13 @@ class EngineDoor:
         )
         salt = secrets.token_hex(32)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
-        stream = self._generate(prompt, sampling, f"encode-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
-        try:
-            async for _ in stream:
-                pass
-        finally:
-            await stream.aclose()
+        async with self.pace.encoding():
+            stream = self._generate(prompt, sampling, f"encode-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
+            try:
+                async for _ in stream:
+                    pass
+            finally:
+                await stream.aclose()
 
     async def first_logprobs(self, prompt_ids: Sequence[int], command: Command | None) -> FirstToken:
         """The distribution of the first token behind a prompt, under a salt of its own."""
@@ -167,6 +171,16 @@ class EngineDoor:
         """Fill rows from files on every rank. Blocks the engine for some ms: few chunks a call."""
         return await self._files("inferscale_load", orders)
 
+    async def copy(self, direction: Direction, copies: Sequence[RowCopy]) -> list[bool]:
+        """Copy chunks between slab and host memory; copied on every rank? Blocks the engine: few chunks a call."""
+        wire = [copy.to_wire() for copy in copies]
+        ranks = await self._client.collective_rpc("inferscale_copy", args=(direction, wire))
+        return [all(answers) for answers in zip(*ranks, strict=True)]
+
+    async def wipe_host(self, extents: Sequence[Extent]) -> None:
+        """Zero host rows on every rank."""
+        await self._client.collective_rpc("inferscale_wipe_host", args=([[e.row, e.length] for e in extents],))
+
     async def _files(self, method: str, orders: Sequence[FileOrder]) -> list[FileReport]:
         ranks = await self._client.collective_rpc(method, args=([order.to_wire() for order in orders],))
         return [joined([FileReport.from_wire(one) for one in reports]) for reports in zip(*ranks, strict=True)]
@@ -181,12 +195,12 @@ class EngineDoor:
         stats: list[dict[str, Any]] = await self._client.collective_rpc("inferscale_stats")
         return stats
 
-    @staticmethod
-    async def _observed(inner: AsyncGenerator[Any, None], flight: Flight) -> AsyncGenerator[Any, None]:
+    async def _observed(self, inner: AsyncGenerator[Any, None], flight: Flight) -> AsyncGenerator[Any, None]:
         try:
-            async for output in inner:
-                flight.note(output)
-                yield output
+            with self.pace.chatting():
+                async for output in inner:
+                    flight.note(output)
+                    yield output
         finally:
             # Sends the abort if the request still runs; a cancelled caller must not stop that.
             await asyncio.shield(inner.aclose())

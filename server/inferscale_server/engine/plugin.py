@@ -25,6 +25,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_json_request, with_cancellation
 
 from inferscale_server.brain import Brain
+from inferscale_server.catalog import Chunk
 from inferscale_server.config import ServerConfig
 from inferscale_server.edge.admin import build_admin_router
 from inferscale_server.edge.answers import error_response
@@ -34,6 +35,7 @@ from inferscale_server.edge.routes import build_router
 from inferscale_server.edge.services import Services
 from inferscale_server.edge.wire import parse_chat_memory, parse_completion_owner
 from inferscale_server.engine.assemble import assemble
+from inferscale_server.engine.calibration import calibrate
 from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.gate import run_gate
@@ -100,7 +102,7 @@ class InferScalePlugin:
         report = getattr(args, "start_report", None)
         if report is not None:
             report.stage("encoding the default header and passing the gate")
-        await self._pass_gate(brain, door, str(engine_client.vllm_config.model_config.dtype).removeprefix("torch."))
+        await self._pass_gate(brain, door, engine_client.vllm_config)
         brain.start_encoding()
         keep_heard()
         if report is not None:
@@ -130,8 +132,9 @@ class InferScalePlugin:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number)
 
-    async def _pass_gate(self, brain: Brain, door: EngineDoor, dtype: str) -> None:
+    async def _pass_gate(self, brain: Brain, door: EngineDoor, vllm_config: Any) -> None:
         """Encode the default header and compare an answer behind it with prefill's. Red: text mode, said loudly."""
+        dtype = str(vllm_config.model_config.dtype).removeprefix("torch.")
         refusals = brain.support.refusals
         if not refusals:
             await brain.encoder.drain()
@@ -146,8 +149,17 @@ class InferScalePlugin:
                         f"the start-up gate is red: injected KV differs from prefill by {result.difference:.2g} "
                         f"(allowed {result.tolerance:g}; {result.covered} of {len(header.token_ids)} tokens injected)"
                     )
+                else:
+                    await self._measure_costs(brain, door, header, vllm_config)
         for refusal in refusals:
             logger.warning("inferscale: KV mode is off, memory is served as text: %s", refusal)
+
+    async def _measure_costs(self, brain: Brain, door: EngineDoor, header: Chunk, vllm_config: Any) -> None:
+        """Mode `auto` chooses by them; without them it takes KV."""
+        block_tokens = vllm_config.cache_config.block_size
+        costs = await calibrate(door, header, vllm_config.model_config.max_model_len, block_tokens)
+        if costs is not None:
+            brain.recall.costs, brain.support.costs = costs, asdict(costs)
 
     def _salt_of(self, owner: Owner | None) -> str:
         brain = self._ready()
