@@ -27,7 +27,11 @@ from inferscale_server.memory import MemoryService
 from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall
 from inferscale_server.salts import Salts
+from inferscale_server.session_recall import SessionRecall
+from inferscale_server.sessions import Sessions
+from inferscale_server.staging import Stager
 from inferscale_server.sweeper import sweep_forever
+from inferscale_server.tiers import HostTier
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Owner
 from inferscale_server.upkeep import Upkeep
@@ -45,6 +49,8 @@ class KvSupport:
     bytes_per_row: int = 0
     rotary_digest: str = ""
     gate: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Any] = field(default_factory=dict)
+    """What `auto` chooses by, as measured at this start."""
 
 
 @dataclass
@@ -65,6 +71,9 @@ class Brain:
     support: KvSupport
     header_key: ChunkKey
     engine_stats: Callable[[], Awaitable[list[dict[str, Any]]]]
+    sessions: Sessions
+    stager: Stager
+    host: HostTier | None = None
     disk: KvDisk | None = None
     extraction: Extraction | None = None
     backlog: TurnBacklog | None = None
@@ -83,14 +92,22 @@ class Brain:
         for owner in self.memory.owners():
             self.encoder.added(owner, ())
         self._tasks += [asyncio.create_task(self.encoder.run()), asyncio.create_task(self._watch_workers())]
+        if self.host is not None:
+            self._tasks.append(asyncio.create_task(self.host.run()))
 
     async def aclose(self) -> None:
         """Stop encoding, finish writes, release the data folder."""
+        await self.stager.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.memory.aclose()
         self.folder.release()
+
+    @cached_property
+    def session_recall(self) -> SessionRecall:
+        """Plans the turns of sessions."""
+        return SessionRecall(self.recall, self.sessions, self.stager, self.tokenize.harmless)
 
     @cached_property
     def upkeep(self) -> Upkeep:
@@ -130,12 +147,15 @@ class Brain:
             facts=len(facts),
             tokens=sum(with_kv.values()),
             device_bytes=rows * self.support.bytes_per_row,
-            host_bytes=0,
+            host_bytes=self._host_tokens(owner) * self.support.bytes_per_row,
             disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
             facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
             index_bytes=self.memory.index_bytes(owner),
             queued=0 if self.support.refusals else self.encoder.queued_of(owner),
         )
+
+    def _host_tokens(self, owner: Owner) -> int:
+        return 0 if self.host is None else sum(len(chunk.token_ids) for chunk in self.host.catalog.of(owner))
 
     def not_ready(self) -> str | None:
         """The default header is the first thing encoded; until then a chat would be served as text."""
@@ -166,6 +186,9 @@ class Brain:
         self.metrics.encode_queue(self.encoder.queued())
         self.metrics.remember_queue(0 if self.backlog is None else len(self.backlog))
         self.metrics.slab(self.catalog.rows_used, self.catalog.rows)
+        self.metrics.sessions(self.sessions.forget_idle())
+        if self.host is not None:
+            self.metrics.host(self.host.catalog.rows_used, self.host.catalog.rows)
         if self.disk is not None:
             self.metrics.kv_disk(self.disk.shelf.bytes, len(self.disk.shelf))
 
@@ -183,6 +206,7 @@ class Brain:
                 "layers": self.support.layers,
                 "gate": self.support.gate,
                 "tail_tokens": self.recall.tail_tokens,
+                "costs": self.support.costs,
             },
             "slab": {
                 "rows": self.catalog.rows,
@@ -191,6 +215,9 @@ class Brain:
                 "pins": self.catalog.pins,
             },
             "disk": {} if self.disk is None else self.disk.status(),
+            "host": {} if self.host is None else self.host.status(),
+            "staging": {f"{tier}:{result}": count for (tier, result), count in sorted(self.stager.results.items())},
+            "sessions": len(self.sessions),
             "encoding": {
                 "queued": self.encoder.queued(),
                 "running": self.encoder.running(),
