@@ -199,12 +199,11 @@ class SessionRecall:
     def _fresh_tokens(self, turn: _Turn, found: Recollection, frame: Frame) -> int:
         """Tokens that a new block would have computed although they were computed before, or lie in no slab.
 
-        The notes so far would go.
+        Notes count with what was computed before, although they would go: a block in doubt stays.
         """
         plan = self._recall.plan(found, frame, turn.ask.mode, turn.room_of(frame), turn.ask.refusal)
-        tokenize, owner = self._recall.tokenize, turn.ask.owner
-        going = [turn.ask.query, *texts_by_place(turn.turns, turn.session.notes).values()]
-        return len(plan.prompt_ids) - plan.injected_tokens - sum(len(tokenize(text, owner)) for text in going)
+        newest = len(self._recall.tokenize(turn.ask.query))
+        return len(plan.prompt_ids) - plan.injected_tokens - newest
 
     def _noted(self, found: Recollection) -> list[Noted]:
         """What was found, as it would stand in a note; best first, like the lines of a block."""
