@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from inferscale_server.catalog import Catalog, ChunkKey
+from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.metrics import Metrics
@@ -140,22 +140,19 @@ class Brain:
     async def footprint(self, owner: Owner) -> Footprint:
         """What one owner's memory takes."""
         chunks, facts = self.catalog.of(owner), self.memory.facts(owner)
-        rows = sum(len(chunk.token_ids) for chunk in chunks)
+        copies = () if self.host is None else self.host.catalog.of(owner)
         with_kv = {} if self.disk is None else self.disk.fact_tokens(owner)
-        with_kv |= {chunk.key.name: len(chunk.token_ids) for chunk in chunks if chunk.key.kind == "fact"}
+        with_kv |= {one.key.name: len(one.token_ids) for one in (*copies, *chunks) if one.key.kind == "fact"}
         return Footprint(
             facts=len(facts),
             tokens=sum(with_kv.values()),
-            device_bytes=rows * self.support.bytes_per_row,
-            host_bytes=self._host_tokens(owner) * self.support.bytes_per_row,
+            device_bytes=_rows_of(chunks) * self.support.bytes_per_row,
+            host_bytes=_rows_of(copies) * self.support.bytes_per_row,
             disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
             facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
             index_bytes=self.memory.index_bytes(owner),
             queued=0 if self.support.refusals else self.encoder.queued_of(owner),
         )
-
-    def _host_tokens(self, owner: Owner) -> int:
-        return 0 if self.host is None else sum(len(chunk.token_ids) for chunk in self.host.catalog.of(owner))
 
     def not_ready(self) -> str | None:
         """The default header is the first thing encoded; until then a chat would be served as text."""
@@ -233,3 +230,7 @@ class Brain:
             "workers": self.workers,
             "faults": dict(self.faults),
         }
+
+
+def _rows_of(chunks: Iterable[Chunk]) -> int:
+    return sum(len(chunk.token_ids) for chunk in chunks)

@@ -32,7 +32,7 @@ async def counted(server: LiveServer) -> float:
 
 
 async def test_the_json_constraint_reaches_the_engine(server: LiveServer) -> None:
-    door, ids = server.brain.encoder._engine, server.brain.tokenize("Say hello to everybody.")
+    door, ids = server.brain.encoder._batches._engine, server.brain.tokenize("Say hello to everybody.")
     schema = {"type": "string", "enum": ["alpha"]}
     assert await door.write(ids, schema, 16, 0.0) == '"alpha"'
 
