@@ -59,6 +59,11 @@ class InferScaleClient:
         return f"{type(self).__name__}(base_url={self._transport.config.base_url!r})"
 
     @property
+    def base_url(self) -> str:
+        """The server that is asked."""
+        return self._transport.config.base_url
+
+    @property
     def memories(self) -> Memories:
         """Add, find and forget facts."""
         return Memories(self._transport)

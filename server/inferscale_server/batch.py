@@ -64,6 +64,7 @@ class Batches:
         self.asked: dict[Owner, set[ChunkKey]] = {}  # wanted by a chat
         self._placing: set[Owner] = set()  # whose jobs wait for rows; leaves it when something is forgotten meanwhile
         self._forgotten: set[int] = set()  # stamps whose text was forgotten while being encoded
+        self._wiping = asyncio.Lock()
         self.results: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
 
@@ -102,10 +103,11 @@ class Batches:
         return len(placed) + len(errands) - len(fitting)
 
     async def wipe(self) -> None:
-        """Zero the rows that were let go."""
-        while extents := self._catalog.unwiped[:WIPE_EXTENTS]:
-            await self._engine.wipe(extents)
-            self._catalog.wiped(extents)
+        """Zero the rows that were let go; they are free afterwards. Callers wait for each other."""
+        async with self._wiping:
+            while extents := self._catalog.unwiped[:WIPE_EXTENTS]:
+                await self._engine.wipe(extents)
+                self._catalog.wiped(extents)
 
     def want(self, key: ChunkKey) -> None:
         """A chat used this as text: it is worth evicting others for."""

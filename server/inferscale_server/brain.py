@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from inferscale_server.catalog import Catalog, ChunkKey
+from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.metrics import Metrics
@@ -27,7 +27,11 @@ from inferscale_server.memory import MemoryService
 from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall
 from inferscale_server.salts import Salts
+from inferscale_server.session_recall import SessionRecall
+from inferscale_server.sessions import Sessions
+from inferscale_server.staging import Stager
 from inferscale_server.sweeper import sweep_forever
+from inferscale_server.tiers import HostTier
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Owner
 from inferscale_server.upkeep import Upkeep
@@ -45,6 +49,8 @@ class KvSupport:
     bytes_per_row: int = 0
     rotary_digest: str = ""
     gate: dict[str, Any] = field(default_factory=dict)
+    costs: dict[str, Any] = field(default_factory=dict)
+    """What `auto` chooses by, as measured at this start."""
 
 
 @dataclass
@@ -65,6 +71,9 @@ class Brain:
     support: KvSupport
     header_key: ChunkKey
     engine_stats: Callable[[], Awaitable[list[dict[str, Any]]]]
+    sessions: Sessions
+    stager: Stager
+    host: HostTier | None = None
     disk: KvDisk | None = None
     extraction: Extraction | None = None
     backlog: TurnBacklog | None = None
@@ -83,14 +92,22 @@ class Brain:
         for owner in self.memory.owners():
             self.encoder.added(owner, ())
         self._tasks += [asyncio.create_task(self.encoder.run()), asyncio.create_task(self._watch_workers())]
+        if self.host is not None:
+            self._tasks.append(asyncio.create_task(self.host.run()))
 
     async def aclose(self) -> None:
         """Stop encoding, finish writes, release the data folder."""
+        await self.stager.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.memory.aclose()
         self.folder.release()
+
+    @cached_property
+    def session_recall(self) -> SessionRecall:
+        """Plans the turns of sessions."""
+        return SessionRecall(self.recall, self.sessions, self.stager, self.tokenize.harmless)
 
     @cached_property
     def upkeep(self) -> Upkeep:
@@ -123,14 +140,14 @@ class Brain:
     async def footprint(self, owner: Owner) -> Footprint:
         """What one owner's memory takes."""
         chunks, facts = self.catalog.of(owner), self.memory.facts(owner)
-        rows = sum(len(chunk.token_ids) for chunk in chunks)
+        copies = () if self.host is None else self.host.catalog.of(owner)
         with_kv = {} if self.disk is None else self.disk.fact_tokens(owner)
-        with_kv |= {chunk.key.name: len(chunk.token_ids) for chunk in chunks if chunk.key.kind == "fact"}
+        with_kv |= {one.key.name: len(one.token_ids) for one in (*copies, *chunks) if one.key.kind == "fact"}
         return Footprint(
             facts=len(facts),
             tokens=sum(with_kv.values()),
-            device_bytes=rows * self.support.bytes_per_row,
-            host_bytes=0,
+            device_bytes=_rows_of(chunks) * self.support.bytes_per_row,
+            host_bytes=_rows_of(copies) * self.support.bytes_per_row,
             disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
             facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
             index_bytes=self.memory.index_bytes(owner),
@@ -166,6 +183,9 @@ class Brain:
         self.metrics.encode_queue(self.encoder.queued())
         self.metrics.remember_queue(0 if self.backlog is None else len(self.backlog))
         self.metrics.slab(self.catalog.rows_used, self.catalog.rows)
+        self.metrics.sessions(self.sessions.forget_idle())
+        if self.host is not None:
+            self.metrics.host(self.host.catalog.rows_used, self.host.catalog.rows)
         if self.disk is not None:
             self.metrics.kv_disk(self.disk.shelf.bytes, len(self.disk.shelf))
 
@@ -183,6 +203,7 @@ class Brain:
                 "layers": self.support.layers,
                 "gate": self.support.gate,
                 "tail_tokens": self.recall.tail_tokens,
+                "costs": self.support.costs,
             },
             "slab": {
                 "rows": self.catalog.rows,
@@ -191,6 +212,9 @@ class Brain:
                 "pins": self.catalog.pins,
             },
             "disk": {} if self.disk is None else self.disk.status(),
+            "host": {} if self.host is None else self.host.status(),
+            "staging": {f"{tier}:{result}": count for (tier, result), count in sorted(self.stager.results.items())},
+            "sessions": len(self.sessions),
             "encoding": {
                 "queued": self.encoder.queued(),
                 "running": self.encoder.running(),
@@ -206,3 +230,7 @@ class Brain:
             "workers": self.workers,
             "faults": dict(self.faults),
         }
+
+
+def _rows_of(chunks: Iterable[Chunk]) -> int:
+    return sum(len(chunk.token_ids) for chunk in chunks)

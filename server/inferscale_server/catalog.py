@@ -21,6 +21,9 @@ ChunkKind = Literal["header", "fact", "context"]
 HEADER_SHARE = 8
 """Headers take at most one of so many rows, or one header alone takes more: system prompts that change with every
 request must not push out everybody's facts."""
+HOT_SHARE = 2
+"""What chats have used may keep one of so many rows while others make room: encoding a thousand new facts must not push
+out the facts that are in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +65,13 @@ class Catalog:
         self._of_owner: dict[Owner, dict[ChunkKey, Chunk]] = {}
         self._staged: dict[Owner, dict[ChunkKey, Chunk]] = {}  # complete, and not to be found before `swap`
         self._used: set[ChunkKey] = set()  # since `take_used`
+        self._hot: OrderedDict[ChunkKey, int] = OrderedDict()  # rows of what was used, least recently used first
+        self._hot_rows = 0
         self._pins: Counter[int] = Counter()  # by stamp
         self._unwiped: list[Extent] = []
         self._doomed: dict[int, Chunk] = {}  # dropped while pinned
         self.on_unwiped: Callable[[], None] = lambda: None  # called when there are new rows to wipe
+        self.on_commit: Callable[[Chunk], None] = lambda chunk: None  # called when a chunk can be found
         self._stamp = 0
 
     @property
@@ -92,7 +98,8 @@ class Catalog:
     def make_room(self, rows: int) -> bool:
         """Evict what was used longest ago, facts and contexts first, until `rows` will be free; True when that worked.
 
-        Evicts nothing when all that may go would not be enough. Evicted rows are free once they are wiped.
+        Of those, what no chat has used goes before the hot set. Evicts nothing when all that may go would not be
+        enough. Evicted rows are free once they are wiped.
         """
         coming = self.rows_coming
         if coming >= rows:
@@ -100,7 +107,7 @@ class Catalog:
         loose = [chunk for chunk in self._chunks.values() if self._evictable(chunk)]
         if coming + sum(len(chunk.token_ids) for chunk in loose) < rows:
             return False
-        for chunk in sorted(loose, key=lambda chunk: chunk.key.kind == "header"):
+        for chunk in sorted(loose, key=lambda chunk: (chunk.key.kind == "header", chunk.key in self._hot)):
             if coming >= rows:
                 break
             self.drop(chunk.key)
@@ -123,6 +130,7 @@ class Catalog:
         self.drop(chunk.key)
         self._chunks[chunk.key] = chunk
         self._of_owner.setdefault(chunk.key.owner, {})[chunk.key] = chunk
+        self.on_commit(chunk)
 
     def stage(self, chunk: Chunk) -> None:
         """The chunk is complete, and replaces an older one of the same key when its owner's chunks are swapped."""
@@ -162,6 +170,7 @@ class Catalog:
             return None
         self._chunks.move_to_end(key)
         self._used.add(key)
+        self._warm(chunk)
         return chunk
 
     def peek(self, key: ChunkKey) -> Chunk | None:
@@ -204,6 +213,7 @@ class Catalog:
         if chunk is None:
             return
         self._used.discard(key)
+        self._hot_rows -= self._hot.pop(key, 0)
         of_owner = self._of_owner[key.owner]
         del of_owner[key]
         if not of_owner:
@@ -266,6 +276,13 @@ class Catalog:
         else:
             self._unwiped.extend(chunk.extents)
             self.on_unwiped()
+
+    def _warm(self, chunk: Chunk) -> None:
+        """Into the hot set, which what was used longest ago leaves."""
+        self._hot_rows += len(chunk.token_ids) - self._hot.pop(chunk.key, 0)
+        self._hot[chunk.key] = len(chunk.token_ids)
+        while self._hot_rows > self.rows // HOT_SHARE:
+            self._hot_rows -= self._hot.popitem(last=False)[1]
 
     def _evictable(self, chunk: Chunk) -> bool:
         return not self._pins.get(chunk.stamp) and chunk.key not in self.keep

@@ -73,7 +73,11 @@ class ServerConfig(BaseModel):
     tail_tokens: int | None = Field(default=None, ge=0, le=4096)
     k: int = Field(default=20, ge=1, le=MAX_K)
     kv_device_gib: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    kv_host_gib: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     kv_disk_gib: float = Field(default=8.0, ge=0, allow_inf_nan=False)
+    stage_deadline_ms: float = Field(default=100.0, ge=0, allow_inf_nan=False)
+    max_sessions: int = Field(default=4096, ge=1, le=1_000_000)
+    session_idle_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
     facts_url: str | None = None
     api_keys: Path | None = None
     insecure: bool = False

@@ -175,7 +175,7 @@ class Encoder:
 
     async def _drain(self) -> None:
         while self._loose or self._dirty:
-            await self._batches.wipe()
+            await self.wipe()
             if self._loose:
                 await self._encode_loose()
             else:
@@ -183,8 +183,12 @@ class Encoder:
             await self._save_some()
         while await self._save_some():
             pass
-        await self._batches.wipe()
+        await self.wipe()
         await self.settled()
+
+    async def wipe(self) -> None:
+        """Zero the rows that were let go; they are free afterwards. Callers wait for each other."""
+        await self._batches.wipe()
 
     async def _save_some(self) -> bool:
         return self._disk is not None and await self._disk.save_some()

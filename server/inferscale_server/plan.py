@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inferscale_server.catalog import Chunk
 from inferscale_server.command import Injection
+from inferscale_server.costs import Costs, Estimate
 from inferscale_server.extents import first_rows
 from inferscale_server.types import FactOrder, Mode, ServedMode
+
+TEXT = "text"
+"""The digest of a plan that injects nothing."""
+CACHE_SLACK = 128
+"""Tokens at the end of what was injected whose block may never have been full, so that no prefix cache holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,10 @@ class MemoryLine:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What will be sent. `lines` in prompt order; `reason` is one of a fixed set of words (docs/modes.md)."""
+    """What will be sent. `lines` in prompt order; `reason` is one of a fixed set of words (docs/modes.md).
+
+    `header_tokens` stand before the memory; `expected_tokens` are those that only the prefix cache holds any more.
+    """
 
     mode: ServedMode
     reason: str
@@ -48,11 +57,15 @@ class MemoryPlan:
     chunks: tuple[Chunk, ...]
     memory_tokens: int
     digest: str
+    estimate: Estimate | None = None
+    """What was weighed, where `auto` had the choice."""
+    header_tokens: int = 0
+    expected_tokens: int = 0
 
     @property
     def injected_tokens(self) -> int:
-        """Tokens planned to come from the slab, header included."""
-        return 0 if self.injection is None else len(self.injection.token_ids)
+        """Tokens planned to come from the slab, or from blocks that were filled from it; header included."""
+        return self.expected_tokens if self.injection is None else len(self.injection.token_ids)
 
 
 def fit(lines: Sequence[MemoryLine], room_tokens: int) -> tuple[MemoryLine, ...]:
@@ -103,6 +116,29 @@ def plan_memory(
     return _plan("kv", "partly_encoded" if waiting else "encoded", frame, [*ready, *waiting], chunks, tail)
 
 
+def resumed(plan: MemoryPlan, frame: Frame) -> MemoryPlan:
+    """The same memory in a later prompt: what is injected, and the salt with it, stays what it was."""
+    memory = (token for line in plan.lines for token in line.token_ids)
+    return replace(plan, prompt_ids=(*frame.before, *memory, *frame.after))
+
+
+def cheaper(plan: MemoryPlan, costs: Costs, header_tokens: int) -> MemoryPlan:
+    """A plan that injects, or the same as text where the numbers say that computing it is faster."""
+    estimate = costs.estimate(header_tokens, plan.injected_tokens, len(plan.prompt_ids))
+    weighed = replace(plan, estimate=estimate)
+    return without_injection(weighed, "text_cheaper") if estimate.text_is_cheaper else weighed
+
+
+def from_cache(plan: MemoryPlan) -> MemoryPlan:
+    """The same prompt under the same salt when rows of it are gone: the prefix cache is expected to hold the memory."""
+    return replace(plan, injection=None, chunks=(), expected_tokens=max(plan.injected_tokens - CACHE_SLACK, 0))
+
+
+def without_injection(plan: MemoryPlan, reason: str) -> MemoryPlan:
+    """The very same tokens, all computed."""
+    return replace(plan, mode="text", reason=reason, injection=None, chunks=(), digest=TEXT, expected_tokens=0)
+
+
 def _text_reason(
     mode: Mode,
     refusal: str | None,
@@ -135,6 +171,7 @@ def _plan(
         chunks=chunks,
         memory_tokens=len(memory),
         digest=_digest(chunks, injection),
+        header_tokens=len(frame.before),
     )
 
 
@@ -148,6 +185,6 @@ def _injection(chunks: Sequence[Chunk], at_most: int) -> Injection:
 def _digest(chunks: Sequence[Chunk], injection: Injection | None) -> str:
     """Names what is injected: the encodings (stamps are never used twice) and how many tokens of them."""
     if injection is None:
-        return "text"
+        return TEXT
     text = ",".join(str(chunk.stamp) for chunk in chunks) + f":{len(injection.token_ids)}"
     return hashlib.sha256(text.encode()).hexdigest()

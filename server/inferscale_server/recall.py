@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
+from inferscale_server.costs import Costs
 from inferscale_server.encode import Encoder
 from inferscale_server.filters import Filter
 from inferscale_server.job import Job
 from inferscale_server.kv_codec import digest_of
 from inferscale_server.memory import MemoryService
-from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, fit, plan_memory
+from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, cheaper, fit, plan_memory
+from inferscale_server.staging import Wanted
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import FactOrder, Hit, Mode, Owner
 from inferscale_server.wording import Wording
@@ -50,6 +52,8 @@ class Recall:
     order: FactOrder = "best_last"
     kv_refusals: list[str] = field(default_factory=list)
     wording: Wording = field(default_factory=Wording)
+    costs: Costs | None = None
+    """What `auto` chooses by; None until they are measured: then it takes KV."""
 
     async def find(
         self,
@@ -70,6 +74,16 @@ class Recall:
         hits = await self.memory.find(owner, vector, k or self.default_k, min_score, where, query)
         return Recollection(owner, hits, tuple(context), 1e3 * (embedded - started), 1e3 * (perf_counter() - embedded))
 
+    def text_s(self, tokens: int) -> float | None:
+        """Seconds that computing so many tokens takes; None before that was measured."""
+        return None if self.costs is None else 1e-3 * self.costs.prefill.ms(tokens)
+
+    def wanted(self, found: Recollection) -> tuple[Wanted, ...]:
+        """The texts that a plan for these facts would look for in the slab, best first."""
+        context = [self._job_of_context(found.owner, text) for text in reversed(found.context)]
+        facts = [self.encoder.job_of(hit.fact) for hit in found.hits]
+        return tuple(Wanted(job.key, job.token_ids) for job in (*context, *facts))
+
     def plan(
         self, found: Recollection, frame: Frame, mode: Mode, room_tokens: int, refusal: str | None = None
     ) -> MemoryPlan:
@@ -82,6 +96,8 @@ class Recall:
         if refusal is None and mode in ("auto", "kv"):
             missing = [self._job(found.owner, line) for line in lines if line.chunk is None]
             self.encoder.want(found.owner, [header_job, *missing] if header is None else missing)
+        if mode == "auto" and plan.mode == "kv" and self.costs is not None:
+            return cheaper(plan, self.costs, len(frame.before))
         return plan
 
     def _lines(self, found: Recollection) -> list[MemoryLine]:
@@ -101,6 +117,10 @@ class Recall:
     def _chunk(self, key: ChunkKey, token_ids: tuple[int, ...]) -> Chunk | None:
         chunk = self.catalog.get(key)
         return chunk if chunk is not None and chunk.token_ids == token_ids else None
+
+    def _job_of_context(self, owner: Owner, text: str) -> Job:
+        ids = self.tokenize(self.wording.line(text), owner)
+        return Job(ChunkKey("context", owner, digest_of(ids)), ids)
 
     def _job(self, owner: Owner, line: MemoryLine) -> Job:
         if line.name is None:

@@ -18,6 +18,7 @@ from tests.bench import ten_questions
 
 TOKENS_A_FACT = 10
 FRAME_TOKENS = 40
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass
@@ -36,6 +37,7 @@ class SmallServer:
     chats: list[dict[str, Any]] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     cached_tokens: Callable[[str, dict[str, Any]], int] = lambda user, memory: 0  # of a chat's memory
+    systems: list[str] = field(default_factory=list)
 
     def status(self) -> dict[str, Any]:
         """One more chunk is encoded each time that it is asked for."""
@@ -45,6 +47,7 @@ class SmallServer:
         return {
             "model": "tiny",
             "fingerprint": "f",
+            "embedder": "letters",
             "kv": {"enabled": not self.refusals, "refusals": self.refusals, "backend": "NONE"},
             "encoding": {"queued": self.pending, "running": 0, "results": results, "tokens": {"own": 40 * self.stored}},
         }
@@ -77,6 +80,13 @@ class SmallServer:
             "kv_source": {"device": injected, "host": 0, "disk": 0, "text": memory - injected},
             "timings_ms": {"embed": 0.01, "search": 0.01, "plan": 0.01, "stage": 0.0, "ttft": 0.01},
         }
+
+    @staticmethod
+    def vectors(texts: str | list[str]) -> dict[str, Any]:
+        """Counts of letters, in OpenAI's shape."""
+        given = [texts] if isinstance(texts, str) else texts
+        rows = [[1.0 + text.lower().count(letter) for letter in LETTERS] for text in given]
+        return {"data": [{"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)]}
 
     def logprobs(self, served: str) -> dict[str, Any]:
         """Two tokens."""
@@ -129,6 +139,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/inferscale/admin/score":
             self._score(sent)
             return
+        if self.path == "/v1/embeddings":
+            self._json(state.vectors(sent["input"]))
+            return
+        state.systems += [message["content"] for message in sent["messages"] if message["role"] == "system"]
         use = state.use(sent["inferscale"]["user_id"], sent["inferscale"]["memory"], sent["messages"][-1]["content"])
         if sent.get("stream"):
             pieces = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in ("Bru", "no")]

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from inferscale_server.edge.guard import Guard
 from inferscale_server.edge.metrics import Metrics
 
-ALLOWED_LABELS = {"mode", "reason", "hook", "result", "kind"}
+ALLOWED_LABELS = {"mode", "reason", "hook", "result", "kind", "tier", "state"}
 
 
 @pytest.fixture
@@ -30,6 +30,11 @@ def test_each_event_moves_its_own_series(registry: CollectorRegistry) -> None:
     metrics.encode_tokens("prefix", 7)
     metrics.encode_queue(3)
     metrics.slab(used_rows=10, total_rows=64)
+    metrics.served_from({"device": 60, "host": 12, "text": 3})
+    metrics.staged("host", "late")
+    metrics.host(used_rows=5, total_rows=128)
+    metrics.session_turn("kept", "same_block")
+    metrics.sessions(2)
     value = registry.get_sample_value
     assert value("inferscale_requests_total", {"mode": "kv", "reason": "planned"}) == 1
     assert value("inferscale_requests_total", {"mode": "text", "reason": "short"}) == 1
@@ -42,6 +47,11 @@ def test_each_event_moves_its_own_series(registry: CollectorRegistry) -> None:
     assert value("inferscale_encode_tokens_total", {"kind": "prefix"}) == 7
     assert value("inferscale_encode_queue") == 3
     assert (value("inferscale_slab_rows_used"), value("inferscale_slab_rows_total")) == (10, 64)
+    assert [value("inferscale_tier_tokens_total", {"tier": tier}) for tier in ("device", "host", "text")] == [60, 12, 3]
+    assert value("inferscale_stages_total", {"tier": "host", "result": "late"}) == 1
+    assert (value("inferscale_host_rows_used"), value("inferscale_host_rows_total")) == (5, 128)
+    assert value("inferscale_session_turns_total", {"state": "kept", "reason": "same_block"}) == 1
+    assert value("inferscale_sessions") == 2
 
 
 def test_no_label_can_name_a_user(registry: CollectorRegistry) -> None:
@@ -50,6 +60,8 @@ def test_no_label_can_name_a_user(registry: CollectorRegistry) -> None:
     metrics.hook_failed("h")
     metrics.encoded("failed")
     metrics.encode_tokens("spare", 2)
+    metrics.staged("disk", "staged")
+    metrics.session_turn("begun", "first_turn")
     labels = {name for family in registry.collect() for sample in family.samples for name in sample.labels}
     assert labels == ALLOWED_LABELS
 

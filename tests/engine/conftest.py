@@ -23,6 +23,7 @@ from .live import LiveServer
 BLOCK = 32
 BLOCKS = 96
 MAX_LEN = 2048
+HOST_ROWS = 2048
 VLLM_ARGS = (
     *("--dtype", "float32"),
     *("--max-model-len", str(MAX_LEN)),
@@ -58,7 +59,7 @@ async def start_engine(
     launch.prepare_environment(os.environ)
     args = launch.build_args(config, model, vllm_args)
     args.kv_transfer_config = launch.transfer_config(
-        launch.slab_rows_of(config, args), ("RogueConnector", "tests.engine.rogue")
+        launch.slab_rows_of(config, args), ("RogueConnector", "tests.engine.rogue"), HOST_ROWS
     )
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client

@@ -13,6 +13,7 @@ from inferscale_server.edge.services import Footprint
 from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
+from inferscale_server.sessions import Sessions
 from inferscale_server.types import FactDraft
 from tests.memory.fakes import FakeEmbedder
 from tests.unit.builders import ALICE
@@ -38,6 +39,8 @@ def brain_of(here: World, memory: MemoryService, registry: CollectorRegistry) ->
         Metrics(registry),
         KvSupport(bytes_per_row=BYTES_PER_ROW),
         HEADER.key,
+        none,
+        Sessions(10, 60),
         none,
         disk=here.disk,
     )

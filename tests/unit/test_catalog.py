@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferscale_server.catalog import Catalog, Chunk, ChunkKey
+from inferscale_server.catalog import HOT_SHARE, Catalog, Chunk, ChunkKey
 from inferscale_server.command import rows_of
 from inferscale_server.fingerprint import Ingredients, fingerprint
 
@@ -274,3 +274,64 @@ def _pin(catalog: Catalog, key: ChunkKey, pins: list[tuple[Chunk, object]]) -> N
     chunk = catalog.get(key)
     if chunk is not None:
         pins.append((chunk, catalog.pin([chunk])))
+
+
+def test_what_chats_have_used_stays_while_new_facts_make_room_for_each_other() -> None:
+    catalog = Catalog(12, "f")
+    hot = store(catalog, "hot")
+    catalog.get(hot.key)
+    for number in range(20):
+        store(catalog, str(number))
+    assert hot.key in catalog and ChunkKey("fact", ALICE, "18") in catalog
+    assert ChunkKey("fact", ALICE, "0") not in catalog
+
+
+def test_the_hot_set_is_bounded_so_that_old_use_does_not_hold_rows_for_ever() -> None:
+    catalog = Catalog(12, "f")
+    chunks = [store(catalog, name) for name in "abcd"]
+    for chunk in chunks:
+        catalog.get(chunk.key)
+    store(catalog, "e")
+    assert chunks[0].key not in catalog and chunks[2].key in catalog and chunks[3].key in catalog
+    assert catalog._hot_rows <= catalog.rows // HOT_SHARE
+
+
+def test_everything_is_evicted_when_all_of_it_is_hot() -> None:
+    catalog = Catalog(6, "f")
+    for name in "ab":
+        catalog.get(store(catalog, name).key)
+    assert catalog.make_room(6) and catalog._hot_rows == 0
+
+
+def test_a_commit_is_told_of_when_the_chunk_can_be_found() -> None:
+    catalog = Catalog(10, "f")
+    heard: list[Chunk | None] = []
+    catalog.on_commit = lambda chunk: heard.append(catalog.peek(chunk.key))
+    assert heard == [] and store(catalog, "a") == heard[0]
+
+
+def test_ten_thousand_adds_and_deletes_leave_the_rows_where_they_were() -> None:
+    catalog = Catalog(400, "f")
+    kept = [store(catalog, f"kept {number}", tokens=7) for number in range(20)]
+    before, pins = catalog.rows_used, []
+    for number in range(10_000):
+        chunk = store(catalog, str(number % 37), tokens=1 + number % 13, owner=(ALICE, BOB)[number % 2])
+        catalog.get(chunk.key)
+        if number % 5 == 0:
+            pins.append(catalog.pin([chunk]))
+        catalog.drop(chunk.key)
+        if number % 7 == 0 and pins:
+            pins.pop(0).release()
+        while len(pins) > 9:
+            pins.pop(0).release()
+        catalog.wiped(catalog.unwiped)
+    for pin in pins:
+        pin.release()
+    catalog.wiped(catalog.unwiped)
+    assert catalog.rows_used == before and all(chunk.key in catalog for chunk in kept)
+    assert catalog.pins == 0 and not catalog._doomed and catalog.of(BOB) == ()
+    for chunk in kept:
+        catalog.drop(chunk.key)
+    catalog.wiped(catalog.unwiped)
+    assert catalog.rows_used == 0 and not catalog._hot and not catalog._used
+    assert catalog.reserve(ChunkKey("fact", ALICE, "all"), tuple(range(400)), frozenset()) is not None

@@ -6,7 +6,17 @@ import pytest
 
 from inferscale_server.catalog import Catalog, Chunk
 from inferscale_server.command import rows_of
-from inferscale_server.plan import Frame, MemoryLine, fit, ordered, plan_memory
+from inferscale_server.plan import (
+    CACHE_SLACK,
+    Frame,
+    MemoryLine,
+    fit,
+    from_cache,
+    ordered,
+    plan_memory,
+    resumed,
+    without_injection,
+)
 from inferscale_server.types import FactOrder
 
 from .builders import store
@@ -160,3 +170,29 @@ def test_a_short_line_may_follow_one_that_does_not_fit() -> None:
 @pytest.mark.parametrize("room", [0, -3])
 def test_nothing_fits_into_no_room(room: int) -> None:
     assert fit(lines_of(Catalog(100, "f"), True), room) == ()
+
+
+def test_a_plan_resumed_in_a_longer_prompt_injects_the_same_under_the_same_digest() -> None:
+    catalog = Catalog(100, "f")
+    plan = plan_memory(FRAME, lines_of(catalog, True, False), header_of(catalog), "auto", None)
+    later = resumed(plan, Frame(FRAME.before, (9, 9, 8, 8)))
+    assert later.prompt_ids == (*plan.prompt_ids, 8, 8)
+    assert (later.injection, later.digest, later.chunks) == (plan.injection, plan.digest, plan.chunks)
+
+
+def test_a_plan_without_its_rows_expects_what_whole_blocks_hold() -> None:
+    catalog = Catalog(1_000, "f")
+    line = MemoryLine("1", "", 1.0, tuple(range(300)), store(catalog, "1", 300))
+    plan = plan_memory(FRAME, [line], header_of(catalog), "auto", None)
+    cached = from_cache(plan)
+    assert cached.injection is None and cached.chunks == () and cached.digest == plan.digest
+    assert cached.injected_tokens == plan.injected_tokens - CACHE_SLACK == 303 - CACHE_SLACK
+
+
+def test_a_plan_sent_as_text_injects_nothing_and_bears_the_texts_digest() -> None:
+    catalog = Catalog(100, "f")
+    plan = plan_memory(FRAME, lines_of(catalog, True), header_of(catalog), "auto", None)
+    for kept in (plan, from_cache(plan)):
+        text = without_injection(kept, "load_failed")
+        assert (text.mode, text.reason, text.digest, text.injected_tokens) == ("text", "load_failed", "text", 0)
+        assert text.prompt_ids == plan.prompt_ids

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from inferscale_server.catalog import Catalog
+from inferscale_server.costs import Costs, Line
 from inferscale_server.encode import Encoder, FactSource
 from inferscale_server.facts import FactStore
 from inferscale_server.filters import parse_filter
@@ -156,3 +157,15 @@ async def test_kv_of_an_older_wording_is_not_served(desk: Desk) -> None:
 async def test_a_tenants_users_share_headers_and_tenants_do_not() -> None:
     assert header_job_of("a", (1, 2)).key == header_job_of("a", (1, 2)).key
     assert header_job_of("a", (1, 2)).key != header_job_of("b", (1, 2)).key
+
+
+async def test_auto_follows_the_costs_and_a_fixed_mode_does_not(desk: Desk) -> None:
+    await desk.add("goats eat grass")
+    await desk.encoder.drain()
+    found = await desk.recall.find(ALICE, "goats", None, None, ())
+    desk.recall.plan(found, FRAME, "auto", ROOM)
+    await desk.encoder.drain()
+    desk.recall.costs = Costs(prefill=Line(1.0, 1.0), inject=Line(50.0, 1.0), block_tokens=16)
+    assert desk.recall.plan(found, FRAME, "auto", ROOM).reason == "text_cheaper"
+    fixed = desk.recall.plan(found, FRAME, "kv", ROOM)
+    assert (fixed.mode, fixed.reason, fixed.estimate) == ("kv", "encoded", None)

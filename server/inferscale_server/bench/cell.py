@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from inferscale_server.bench.probe import MODES
+from inferscale_server.bench.probe import MODES, RIVAL
 from inferscale_server.bench.sample import STAGES, Sample
 
 INJECTED_AT_LEAST = 0.99
 """Share of the memory's tokens that must come as KV, at the largest number of facts."""
 TEXT_OVER_KV_AT_LEAST = 4.0
+RIVAL_OVER_KV_AT_LEAST = 5.0
 KV_GROWTH_AT_MOST = 1.5
 KV_OVER_FLOOR_AT_MOST = 1.6
 
@@ -55,11 +56,11 @@ class Ratio:
 
 
 def cells(samples: Iterable[Sample]) -> list[Cell]:
-    """One cell for each (number of facts, mode asked for), by number of facts and then in the order of MODES."""
+    """One cell for each (number of facts, mode asked for), in the order of MODES, the rival last."""
     groups: dict[tuple[int, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault((sample.k, sample.mode), []).append(sample)
-    order = sorted(groups, key=lambda key: (key[0], MODES.index(key[1])))
+    order = sorted(groups, key=lambda key: (key[0], (*MODES, RIVAL).index(key[1])))
     return [_cell(k, mode, groups[k, mode]) for k, mode in order]
 
 
@@ -101,6 +102,7 @@ def ratios(found: Sequence[Cell]) -> list[Ratio]:
         (f"text / kv at k = {largest}", text, kv, TEXT_OVER_KV_AT_LEAST, True),
         (f"kv at k = {largest} / kv at k = {smallest}", kv, short, KV_GROWTH_AT_MOST, False),
         (f"kv at k = {largest} / no memory", kv, floor, KV_OVER_FLOOR_AT_MOST, False),
+        (f"{RIVAL} / kv at k = {largest}", (largest, RIVAL), kv, RIVAL_OVER_KV_AT_LEAST, True),
     ]
     return [
         Ratio(name, ttft_ms[over] / ttft_ms[under], bound, at_least)

@@ -11,7 +11,9 @@ from inferscale_server.bench.cell import Cell
 from inferscale_server.bench.encoding import Mark
 from inferscale_server.bench.index_speed import IndexFigures
 from inferscale_server.bench.isolation import SIDES, IsolationRun, times
-from inferscale_server.bench.probe import MODES
+from inferscale_server.bench.load_cell import LoadCell
+from inferscale_server.bench.probe import MODES, RIVAL
+from inferscale_server.bench.throughput_cell import ThroughputCell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +23,10 @@ def plot_ttft(cells: Sequence[Cell], file: Path) -> None:
     """A line a mode: facts against median milliseconds, up to the 90th percentile as a whisker."""
 
     def draw(axes: Axes) -> None:
-        for mode in MODES:
+        for mode in (*MODES, RIVAL):
             line = [cell for cell in cells if cell.mode == mode]
+            if not line:
+                continue
             medians = [cell.ttft_ms for cell in line]
             above = [cell.ttft_p90_ms - cell.ttft_ms for cell in line]
             axes.errorbar([cell.k for cell in line], medians, yerr=([0.0] * len(line), above), marker="o", label=mode)
@@ -73,6 +77,22 @@ def plot_isolation(run: IsolationRun, file: Path) -> None:
     _save(draw, file)
 
 
+def plot_throughput(cells: Sequence[ThroughputCell], file: Path) -> None:
+    """A line a system and length of answer: answers a second against answers under way, at the largest k."""
+    largest = max(cell.k for cell in cells)
+
+    def draw(axes: Axes) -> None:
+        at_largest = [cell for cell in cells if cell.k == largest]
+        for system, tokens in dict.fromkeys((cell.system, cell.tokens) for cell in at_largest):
+            line = [cell for cell in at_largest if (cell.system, cell.tokens) == (system, tokens)]
+            rates = [cell.answers_per_s for cell in line]
+            axes.plot([cell.concurrency for cell in line], rates, marker="o", label=f"{system}, {tokens} tokens")
+        axes.set(xlabel="answers under way", ylabel=f"answers a second, k = {largest}", ylim=(0, None))
+        axes.legend()
+
+    _save(draw, file)
+
+
 def plot_index(rows: Sequence[IndexFigures], file: Path) -> None:
     """A line a backend: vectors against median milliseconds, up to the 99th percentile as a whisker."""
 
@@ -85,6 +105,20 @@ def plot_index(rows: Sequence[IndexFigures], file: Path) -> None:
                 [row.vectors for row in line], medians, yerr=([0.0] * len(line), above), marker="o", label=backend
             )
         axes.set(xlabel="vectors", ylabel="search, ms (median, p99)", xscale="log", yscale="log")
+        axes.legend()
+
+    _save(draw, file)
+
+
+def plot_load(cells: Sequence[LoadCell], file: Path) -> None:
+    """Two bars a load: median and 99th percentile of the time to first token."""
+
+    def draw(axes: Axes) -> None:
+        places = range(len(cells))
+        axes.bar([at - 0.2 for at in places], [cell.first_token_ms for cell in cells], 0.4, label="median")
+        axes.bar([at + 0.2 for at in places], [cell.first_token_p99_ms for cell in cells], 0.4, label="p99")
+        axes.set_xticks(list(places), [cell.load for cell in cells])
+        axes.set(ylabel="time to first token, ms")
         axes.legend()
 
     _save(draw, file)

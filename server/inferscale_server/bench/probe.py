@@ -7,7 +7,7 @@ question that was asked as KV. Modes and numbers of facts take turns, so that a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 FACT_COUNTS = (5, 10, 20, 50)
 MODES = ("off", "text", "kv")
+RIVAL = "mem0"
+"""A foreign memory's mode: it retrieves itself, and asks this server for an answer without memory."""
 QUESTIONS_A_ROUND = 2
-"""For each number of facts: one as text, another as KV and without memory."""
+"""For each number of facts: one as text, another as KV and without memory; the rival takes one more."""
 
 OPENINGS = ("", "Tell me: ", "Quick question: ", "I forgot. ")
 CLOSINGS = ("", " Please.", " Thank you.", " Do you know?")
@@ -33,16 +35,16 @@ class Probe:
     question: str
 
 
-def plan_probes(questions: Sequence[str], fact_counts: Sequence[int], rounds: int) -> list[Probe]:
+def plan_probes(questions: Sequence[str], fact_counts: Sequence[int], rounds: int, rival: bool = False) -> list[Probe]:
     """Every (number of facts, mode) once a round. Takes `questions_needed` of the questions, in order."""
-    needed = questions_needed(fact_counts, rounds)
+    needed = questions_needed(fact_counts, rounds, rival)
     assert len(questions) >= needed, f"{needed} questions needed, got {len(questions)}"
     left = iter(questions)
     return [
         probe
         for turn in range(rounds)
         for at, k in enumerate(_rotated(fact_counts, turn))
-        for probe in _rotated(_trio(k, next(left), next(left)), turn + at)
+        for probe in _rotated(_probes(k, left, rival), turn + at)
     ]
 
 
@@ -54,9 +56,9 @@ def possible_fact_counts(facts: int) -> tuple[int, ...]:
     return possible
 
 
-def questions_needed(fact_counts: Sequence[int], rounds: int) -> int:
+def questions_needed(fact_counts: Sequence[int], rounds: int, rival: bool = False) -> int:
     """How many different questions so many rounds take."""
-    return QUESTIONS_A_ROUND * len(fact_counts) * rounds
+    return (QUESTIONS_A_ROUND + int(rival)) * len(fact_counts) * rounds
 
 
 def different_questions(questions: Sequence[str], count: int) -> list[str]:
@@ -72,8 +74,10 @@ def different_questions(questions: Sequence[str], count: int) -> list[str]:
     return found[:count]
 
 
-def _trio(k: int, as_text: str, as_kv: str) -> tuple[Probe, ...]:
-    return Probe(k, "off", as_kv), Probe(k, "text", as_text), Probe(k, "kv", as_kv)
+def _probes(k: int, questions: Iterator[str], rival: bool) -> tuple[Probe, ...]:
+    as_text, as_kv = next(questions), next(questions)
+    ours = Probe(k, "off", as_kv), Probe(k, "text", as_text), Probe(k, "kv", as_kv)
+    return (*ours, Probe(k, RIVAL, next(questions))) if rival else ours
 
 
 def _rotated(values: Sequence[T], by: int) -> Sequence[T]:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inferscale_server.bench.cell import Cell, Ratio, cells, complaints, ratios
+from inferscale_server.bench.comparator import Comparator, ServerMemory
 from inferscale_server.bench.conversation import Conversation
 from inferscale_server.bench.encoding import Encoding, take_in
 from inferscale_server.bench.probe import (
+    RIVAL,
     Probe,
     different_questions,
     plan_probes,
@@ -40,29 +42,39 @@ class TtftRun:
     complaints: tuple[str, ...]
 
 
-def run_ttft(client: InferScaleClient, conversation: Conversation, rounds: int, tell: Report) -> TtftRun:
-    """Load the conversation for a user of its own, then time every probe. Raises the SDK's errors, ConfigError."""
-    warm_up, counted = plan(conversation, rounds)
+def run_ttft(
+    client: InferScaleClient, conversation: Conversation, rounds: int, tell: Report, rival: Comparator | None = None
+) -> TtftRun:
+    """Load the conversation for a user of its own, then time every probe. Raises the SDK's errors, ConfigError.
+
+    A rival holds the conversation already; its probes are timed from its own search on.
+    """
+    warm_up, counted = plan(conversation, rounds, rival is not None)
     user = new_user()
     encoding = take_in(client, user, conversation.facts, tell)
     for probe in warm_up:
         tell(f"warming up: {probe.mode} with k = {probe.k}")
-        take_sample(client, user, probe)
+        take_sample(client, asked_system(probe, user, rival), probe)
     samples = []
     for at, probe in enumerate(counted, 1):
         tell(f"timing answer {at} of {len(counted)}: {probe.mode} with k = {probe.k}")
-        samples.append(take_sample(client, user, probe))
+        samples.append(take_sample(client, asked_system(probe, user, rival), probe))
     return summary(encoding, samples)
 
 
-def plan(conversation: Conversation, rounds: int) -> tuple[list[Probe], list[Probe]]:
+def asked_system(probe: Probe, user: str, rival: Comparator | None) -> Comparator:
+    """Whom a probe asks: the server's memory of the user, or the rival."""
+    return rival if rival is not None and probe.mode == RIVAL else ServerMemory(user, probe.mode)
+
+
+def plan(conversation: Conversation, rounds: int, rival: bool = False) -> tuple[list[Probe], list[Probe]]:
     """The probes that warm up and those that count, without a question in common. Raises ConfigError."""
     fact_counts = possible_fact_counts(len(conversation.facts))
-    for_warm_up = questions_needed(fact_counts, WARM_UP_ROUNDS)
-    needed = for_warm_up + questions_needed(fact_counts, rounds)
+    for_warm_up = questions_needed(fact_counts, WARM_UP_ROUNDS, rival)
+    needed = for_warm_up + questions_needed(fact_counts, rounds, rival)
     questions = different_questions([question.text for question in conversation.questions], needed)
-    counted = plan_probes(questions, fact_counts, rounds)
-    return plan_probes(questions[-for_warm_up:], fact_counts, WARM_UP_ROUNDS), counted
+    counted = plan_probes(questions, fact_counts, rounds, rival)
+    return plan_probes(questions[-for_warm_up:], fact_counts, WARM_UP_ROUNDS, rival), counted
 
 
 def summary(encoding: Encoding, samples: Sequence[Sample]) -> TtftRun:
@@ -71,31 +83,32 @@ def summary(encoding: Encoding, samples: Sequence[Sample]) -> TtftRun:
     return TtftRun(encoding, tuple(samples), tuple(found), tuple(ratios(found)), tuple(complaints(samples, found)))
 
 
-def take_sample(client: InferScaleClient, user: str, probe: Probe) -> Sample:
-    """Time one streamed answer. The first piece is waited for; the rest is read to its end."""
+def take_sample(client: InferScaleClient, system: Comparator, probe: Probe) -> Sample:
+    """Time one streamed answer, the system's own retrieval included. Read to its end."""
     start = time.perf_counter()
+    asked = system.prompted(probe.question, probe.k)
     with client.chat(
-        user,
-        probe.question,
+        asked.user,
+        messages=asked.messages,
         stream=True,
-        memory={"mode": probe.mode, "k": probe.k},
+        memory={"mode": asked.mode, "k": asked.k},
         temperature=0,
         max_tokens=ANSWER_TOKENS,
     ) as stream:
         next(stream.text_stream, None)
         ttft_ms = 1e3 * (time.perf_counter() - start)
         response = stream.get_final_response()
-    return sample_of(probe, ttft_ms, response)
+    return sample_of(probe, asked.mode, ttft_ms, response)
 
 
-def sample_of(probe: Probe, ttft_ms: float, response: ChatResponse) -> Sample:
+def sample_of(probe: Probe, asked: str, ttft_ms: float, response: ChatResponse) -> Sample:
     """What the server said about its answer, beside what the client measured."""
     told = response.raw["inferscale"]
     assert isinstance(told, Mapping), f"inferscale is {told!r}"
     return Sample(
         k=probe.k,
         mode=probe.mode,
-        served=response.mode or "",
+        served=probe.mode if response.mode == asked else response.mode or "",
         reason=response.reason or "",
         ttft_ms=ttft_ms,
         stages_ms={stage: response.timings_ms[stage] for stage in STAGES if stage in response.timings_ms},

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from inferscale_server.cli import bench_accuracy, bench_index
+from inferscale_server.cli import bench_accuracy, bench_index, bench_load
+from inferscale_server.cli.bench_setting import (
+    BreakdownOption,
+    DataOption,
+    DtypeOption,
+    JsonOption,
+    LimitOption,
+    Mem0Option,
+    ModelOption,
+    OneByOneOption,
+    PlotOption,
+    QuestionsOption,
+    UrlOption,
+    VllmArgOption,
+    beside_mem0,
+    end,
+    machine_of,
+    opened_bench,
+    opened_client,
+    show,
+    write_json,
+)
 from inferscale_server.cli.folder import KeyOption
-
-if TYPE_CHECKING:
-    from inferscale_sdk import InferScaleClient
-    from inferscale_server.bench.conversation import Conversation
-    from inferscale_server.demo.server import Report
 
 ENCODED_FACTS = 250
 """How many facts `bench encode` takes when it is not told."""
@@ -29,44 +38,8 @@ GUESSED_FACTS = 600
 
 app = typer.Typer(help="Measure a server; exit 1 when a measurement is void or wrong.", no_args_is_help=True)
 app.command()(bench_index.index)
-
-DataOption = Annotated[
-    Path | None,
-    typer.Option("--data", metavar="DIR", help="LoCoMo conversations, one JSON each. Without it: the sample memories."),
-]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="Load only the conversation's first N facts.")
-]
-QuestionsOption = Annotated[int, typer.Option("--questions", metavar="N", min=1, help="How many questions to ask.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
-PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw them there (png, svg, pdf).")]
-BreakdownOption = Annotated[bool, typer.Option("--breakdown", help="Also say where the time goes.")]
-UrlOption = Annotated[
-    str | None, typer.Option("--base-url", metavar="URL", help="Measure this server instead of starting one.")
-]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Model to serve, default the embedded one.")]
-DtypeOption = Annotated[str, typer.Option("--dtype", help="Type of weights and KV.")]
-VllmArgOption = Annotated[
-    list[str] | None, typer.Option("--vllm-arg", metavar="FLAG", help="A flag for vLLM, may be given often.")
-]
-OneByOneOption = Annotated[bool, typer.Option("--one-by-one", help="Wait for each fact's KV before the next is added.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A server to be measured, and where progress goes."""
-
-    client: InferScaleClient
-    tell: Report
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """One benchmark under way: whom to ask, what about, where progress goes."""
-
-    client: InferScaleClient
-    conversation: Conversation
-    tell: Report
+app.command()(bench_load.throughput)
+app.command()(bench_load.load)
 
 
 @app.command()
@@ -75,6 +48,7 @@ def ttft(
     limit: LimitOption = None,
     questions: QuestionsOption = 20,
     breakdown: BreakdownOption = False,
+    mem0: Mem0Option = False,
     json_file: JsonOption = None,
     plot: PlotOption = None,
     base_url: UrlOption = None,
@@ -82,25 +56,25 @@ def ttft(
     dtype: DtypeOption = "bfloat16",
     vllm_arg: VllmArgOption = None,
 ) -> None:
-    """Time to first token against the number of facts: no memory, as text, as KV.
+    """Time to first token against the number of facts: no memory, as text, as KV, and as mem0 does it.
 
-    --questions counts for each number of facts and mode. Exit 1 when the run is void: memory that was not injected, or
-    was in the prefix cache.
+    All times include the retrieval. --questions counts for each number of facts and mode. Exit 1 when the run is void:
+    memory that was not injected, or was in the prefix cache.
     """
     from inferscale_server.bench import tables
     from inferscale_server.bench.plot import plot_ttft
     from inferscale_server.bench.ttft import run_ttft
 
-    with _bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
-        run = run_ttft(bench.client, bench.conversation, questions, bench.tell)
-        machine = _machine(bench.client)
-    _print(tables.encoding_table(run.encoding), tables.ttft_table(run.cells), tables.ratio_table(run.ratios))
+    with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench, beside_mem0(bench, mem0) as rival:
+        run = run_ttft(bench.client, bench.conversation, questions, bench.tell, rival)
+        machine = machine_of(bench.client)
+    show(tables.encoding_table(run.encoding), tables.ttft_table(run.cells), tables.ratio_table(run.ratios))
     if breakdown:
-        _print(tables.breakdown_table(run.cells))
-    _write_json(json_file, {"machine": machine, **asdict(run)})
+        show(tables.breakdown_table(run.cells))
+    write_json(json_file, {"machine": machine, **asdict(run)})
     if plot is not None:
         plot_ttft(run.cells, plot)
-    _end(run.complaints)
+    end(run.complaints)
 
 
 @app.command()
@@ -121,15 +95,15 @@ def encode(
     from inferscale_server.bench.plot import plot_encoding
     from inferscale_server.bench.ttft import new_user
 
-    with _bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+    with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
         encoding = take_in(bench.client, new_user(), bench.conversation.facts, bench.tell, one_by_one)
-        machine = _machine(bench.client)
-    _print(tables.encoding_table(encoding))
+        machine = machine_of(bench.client)
+    show(tables.encoding_table(encoding))
     rates = {name: getattr(encoding, name) for name in ("facts_per_s", "tokens_per_s", "cost")}
-    _write_json(json_file, {"machine": machine, **asdict(encoding), **rates})
+    write_json(json_file, {"machine": machine, **asdict(encoding), **rates})
     if plot is not None:
         plot_encoding(encoding.marks, plot)
-    _end(encoding.complaints)
+    end(encoding.complaints)
 
 
 @app.command()
@@ -149,14 +123,14 @@ def equivalence(
     from inferscale_server.bench.equivalence import run_equivalence
     from inferscale_server.bench.plot import plot_agreement
 
-    with _bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+    with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
         found = run_equivalence(bench.client, bench.conversation, questions, bench.tell)
-        machine = _machine(bench.client)
-    _print(tables.agreement_table(found))
-    _write_json(json_file, {"machine": machine, "agreements": [asdict(one) for one in found]})
+        machine = machine_of(bench.client)
+    show(tables.agreement_table(found))
+    write_json(json_file, {"machine": machine, "agreements": [asdict(one) for one in found]})
     if plot is not None:
         plot_agreement(found, plot)
-    _end(agreement.complaints(found))
+    end(agreement.complaints(found))
 
 
 @app.command()
@@ -174,14 +148,14 @@ def isolation(
     from inferscale_server.bench.isolation import run_isolation
     from inferscale_server.bench.plot import plot_isolation
 
-    with _client(base_url, model, dtype, vllm_arg) as asked:
+    with opened_client(base_url, model, dtype, vllm_arg) as asked:
         run = run_isolation(asked.client, limit, asked.tell)
-        machine = _machine(asked.client)
-    _print(tables.isolation_table(run))
-    _write_json(json_file, {"machine": machine, **asdict(run)})
+        machine = machine_of(asked.client)
+    show(tables.isolation_table(run))
+    write_json(json_file, {"machine": machine, **asdict(run)})
     if plot is not None:
         plot_isolation(run, plot)
-    _end(run.complaints)
+    end(run.complaints)
 
 
 @app.command()
@@ -233,13 +207,13 @@ def accuracy(
         found = trios(ledger, (case.key for haystack in asked for case in haystack.cases))
     figures, apart = cells(found, seed), gaps(found, seed)
     shown = [report.accuracy_table(figures), report.answers_table(figures), report.gaps_table(apart)]
-    _print(*(table for table in [*shown, report.promises_table(promises(figures))] if table is not None))
+    show(*(table for table in [*shown, report.promises_table(promises(figures))] if table is not None))
     rows = [row.figures() for trio in found for row in trio.rows]
     told = {"cells": [asdict(cell) for cell in figures], "gaps": [asdict(gap) for gap in apart]}
-    _write_json(json_file, {"settings": settings, **told, "rows": rows, "failed": failed})
+    write_json(json_file, {"settings": settings, **told, "rows": rows, "failed": failed})
     if plot is not None and figures:
         report.plot_accuracy(figures, plot)
-    _end(failed)
+    end(failed)
 
 
 @app.command()
@@ -253,68 +227,4 @@ def footprint(
 
     rows = all_sizes(Load(facts, tokens))
     print(markdown(rows))
-    _write_json(json_file, [asdict(row) for row in rows])
-
-
-@contextmanager
-def _bench(
-    data: Path | None,
-    limit: int | None,
-    base_url: str | None,
-    model: str | None,
-    dtype: str,
-    vllm_arg: Sequence[str] | None,
-) -> Iterator[Bench]:
-    """The conversation and a server for it. Raises ConfigError before anything is started."""
-    conversation = _conversation(data).first(limit)
-    with _client(base_url, model, dtype, vllm_arg) as asked:
-        yield Bench(asked.client, conversation, asked.tell)
-
-
-@contextmanager
-def _client(base_url: str | None, model: str | None, dtype: str, vllm_arg: Sequence[str] | None) -> Iterator[Asked]:
-    """A server to measure."""
-    from inferscale_server.bench.server_process import ServerChoice, chosen_server
-
-    choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()))
-    with Console().status("starting") as status, chosen_server(choice, status.update) as client:
-        yield Asked(client, status.update)
-
-
-def _conversation(data: Path | None) -> Conversation:
-    from inferscale_server.bench.conversation import fullest, sample_conversation
-    from inferscale_server.bench.locomo import read_conversations
-    from inferscale_server.demo.conversations import load_memories
-
-    return sample_conversation(load_memories()) if data is None else fullest(read_conversations(data))
-
-
-def _machine(client: InferScaleClient) -> dict[str, object]:
-    """What the figures depend on: the server's words about its model, and this machine's cores."""
-    status = client.status()
-    kv = status.raw.get("kv")
-    backend = kv.get("backend") if isinstance(kv, dict) else None
-    return {
-        "model": status.model,
-        "recipe": status.raw.get("recipe"),
-        "embedder": status.raw.get("embedder"),
-        "attention": backend,
-        "cpu_cores": os.cpu_count(),
-    }
-
-
-def _print(*shown: object) -> None:
-    Console().print(*shown)
-
-
-def _write_json(file: Path | None, figures: object) -> None:
-    if file is not None:
-        file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-
-
-def _end(complaints: Sequence[str]) -> None:
-    """Print what is wrong and exit 1, or return."""
-    for line in complaints:
-        Console(stderr=True).print(f"[red]inferscale bench: {escape(line)}[/red]", soft_wrap=True)
-    if complaints:
-        raise typer.Exit(1)
+    write_json(json_file, [asdict(row) for row in rows])

@@ -43,7 +43,11 @@ HELP = {
     "tail_tokens": "Last tokens of the memory that each answer computes afresh; unset, the gate chooses 0 or 64.",
     "k": "Facts recalled for a chat that names no k.",
     "kv_device_gib": "Memory for the facts' KV on the device, in GiB.",
+    "kv_host_gib": "Host memory for copies of the facts' KV, behind the device, in GiB; of no use on a CPU.",
     "kv_disk_gib": "Disk for the facts' KV, kept over restarts, in GiB; 0 keeps none.",
+    "stage_deadline_ms": "Longest wait for KV that lies in host memory or on disk, in ms; 0: such facts go in as text.",
+    "max_sessions": "Sessions whose memory block is kept, of all users; the least recently used is forgotten.",
+    "session_idle_s": "Seconds after which an unused session is forgotten.",
     "facts_url": "Where the facts lie, if not in the data folder: sqlite:///path.",
     "api_keys": "File of API keys (inferscale keys create FILE); read again on SIGHUP.",
     "insecure": "Serve on a public address without API keys.",
@@ -130,4 +134,4 @@ def _option(name: str, field: FieldInfo) -> object:
 def _metavar(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return "|".join(map(str, get_args(annotation)))
-    return {int: "N", int | None: "N", float: "GIB", Path: "DIR"}.get(annotation, "TEXT")
+    return {int: "N", int | None: "N", float: "NUMBER", Path: "DIR"}.get(annotation, "TEXT")

@@ -6,6 +6,7 @@ vLLM's own histograms count encode requests as well; these series tell the two a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
@@ -60,6 +61,27 @@ class Metrics:
             ("kind",),
             registry=registry,
         )
+        self._tier_tokens = Counter(
+            "inferscale_tier_tokens",
+            "Prompt tokens of chats, by where their KV was when the chat came; text: memory that was computed.",
+            ("tier",),
+            registry=registry,
+        )
+        self._stages = Counter(
+            "inferscale_stages",
+            "Chunks that chats wanted from a colder tier, by what became of it.",
+            ("tier", "result"),
+            registry=registry,
+        )
+        self._host_rows_used = _gauge("inferscale_host_rows_used", "Rows of host memory that hold chunk KV.", registry)
+        self._host_rows_total = _gauge("inferscale_host_rows_total", "Rows of host memory there are.", registry)
+        self._session_turns = Counter(
+            "inferscale_session_turns",
+            "Chats inside a session, by what became of its memory block.",
+            ("state", "reason"),
+            registry=registry,
+        )
+        self._sessions = _gauge("inferscale_sessions", "Sessions that are remembered.", registry)
         self._encode_queue = _gauge("inferscale_encode_queue", "Facts that wait for their KV.", registry)
         self._rows_used = _gauge("inferscale_slab_rows_used", "Slab rows that hold chunk KV.", registry)
         self._rows_total = _gauge("inferscale_slab_rows_total", "Slab rows there are.", registry)
@@ -81,6 +103,28 @@ class Metrics:
     def claimed_short(self) -> None:
         """Count one chat for which the scheduler claimed fewer tokens than were planned."""
         self._claims_short.inc()
+
+    def served_from(self, tokens_by_tier: Mapping[str, int]) -> None:
+        """Count a chat's tokens by tier: device, host, disk, text."""
+        for tier, tokens in tokens_by_tier.items():
+            self._tier_tokens.labels(tier).inc(tokens)
+
+    def staged(self, tier: str, result: str) -> None:
+        """Count one chunk; both are of fixed sets of words."""
+        self._stages.labels(tier, result).inc()
+
+    def host(self, used_rows: int, total_rows: int) -> None:
+        """Set how full the host tier is, in rows (tokens)."""
+        self._host_rows_used.set(used_rows)
+        self._host_rows_total.set(total_rows)
+
+    def session_turn(self, state: str, reason: str) -> None:
+        """Count one turn of a session; both are of fixed sets of words."""
+        self._session_turns.labels(state, reason).inc()
+
+    def sessions(self, count: int) -> None:
+        """Set how many sessions are remembered."""
+        self._sessions.set(count)
 
     def hook_failed(self, hook: str, times: int = 1) -> None:
         """Count exceptions in the connector's method `hook`."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from starlette.datastructures import State
@@ -33,6 +34,9 @@ from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall, header_job_of
 from inferscale_server.recipe import RecipeSizes, make_recipe
 from inferscale_server.salts import Salts
+from inferscale_server.sessions import Sessions
+from inferscale_server.staging import Stager
+from inferscale_server.tiers import HostTier
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import LOCAL_TENANT, Fact, Owner
 from inferscale_server.wording import DEFAULT_SYSTEM, MEMORY_INTRO, Wording
@@ -52,7 +56,8 @@ async def assemble(
     header_ids = await framer.default_header(state.openai_serving_models.base_model_paths[0].name)
     if header_ids is None:
         support.refusals.append("the chat template does not let a system message stand where the memory would")
-    folder, memory, embedder = await _open_stores(config, encoder_slot := _LateSink())
+    sessions = Sessions(config.max_sessions, config.session_idle_s)
+    folder, memory, embedder = await _open_stores(config, late := _LateSink())
     recipe = make_recipe(config.recipe, _sizes_of(config))
     print_ = fingerprint(_ingredients(vllm_config, tokenize, recipe.name, wording.fixed, support.rotary_digest))
     rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
@@ -63,9 +68,12 @@ async def assemble(
     source = FactSource(memory.facts, memory.vectors, wording)
     listeners = Listeners(metrics.encoded, metrics.encode_tokens)
     encoder = Encoder(catalog, recipe, door, tokenize, header, source, max_model_len, listeners, disk)
-    encoder_slot.encoder = encoder
+    host = _host_tier(catalog, vllm_config, door)
     tail = config.tail_tokens or 0
     recall = Recall(memory, catalog, encoder, tokenize, config.k, tail, config.fact_order, support.refusals, wording)
+    stager = Stager(catalog, encoder.wipe, host, disk, config.stage_deadline_ms / 1e3, recall.text_s, metrics.staged)
+    late.listeners = (sessions, *filter(None, (host,)), stager)
+    late.encoder = encoder
     model_name = state.openai_serving_models.base_model_paths[0].name
     writer = ServedWriter(door, state.online_renderer, tokenize, model_name, max_model_len)
     extraction = build_extraction(config, memory, writer, metrics.extracted)
@@ -84,6 +92,9 @@ async def assemble(
         support=support,
         header_key=header.key,
         engine_stats=door.stats,
+        sessions=sessions,
+        stager=stager,
+        host=host,
         disk=disk,
         extraction=extraction,
         backlog=None if extraction is None else backlog_of(extraction, metrics.turn_remembered),
@@ -91,20 +102,45 @@ async def assemble(
     return brain, framer
 
 
+class Forgetful(Protocol):
+    """Who keeps something of facts besides the encoder."""
+
+    def forget_facts(self, owner: Owner, fact_ids: Sequence[str]) -> None:
+        """These were deleted or rewritten."""
+
+    def forget_owner(self, owner: Owner) -> None:
+        """All of the owner's were deleted."""
+
+
+def _host_tier(catalog: Catalog, vllm_config: Any, door: EngineDoor) -> HostTier | None:
+    """None without host rows."""
+    rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["host_rows"])
+    if not rows:
+        return None
+    host = HostTier(catalog, rows, door)
+    catalog.on_commit = host.note
+    return host
+
+
 class _LateSink:
-    """Passes the memory service's news on to the encoder, which can only be built after it."""
+    """Passes the memory service's news on to all who keep something of a fact: they can only be built after it."""
 
     encoder: Encoder | None = None
+    listeners: tuple[Forgetful, ...] = ()
 
     def added(self, owner: Owner, facts: tuple[Fact, ...]) -> None:
         if self.encoder is not None:
             self.encoder.added(owner, facts)
 
     def forgotten(self, owner: Owner, fact_ids: tuple[str, ...]) -> None:
+        for listener in self.listeners:
+            listener.forget_facts(owner, fact_ids)
         if self.encoder is not None:
             self.encoder.forgotten(owner, fact_ids)
 
     def owner_forgotten(self, owner: Owner) -> None:
+        for listener in self.listeners:
+            listener.forget_owner(owner)
         if self.encoder is not None:
             self.encoder.owner_forgotten(owner)
 

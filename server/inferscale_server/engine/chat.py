@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -30,29 +29,18 @@ from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
 from inferscale_server.engine.framing import Framer, last_user_text
 from inferscale_server.engine.heard import Heard, heard
-from inferscale_server.plan import Frame, MemoryLine, MemoryPlan
+from inferscale_server.engine.turn import Turn, provenance
+from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, without_injection
 from inferscale_server.recall import Recollection
-from inferscale_server.types import ServedMode
+from inferscale_server.seat import plain_text
+from inferscale_server.session_notes import Said
+from inferscale_server.session_recall import SessionAsk
+from inferscale_server.staging import ColdTier
 
 Asked: TypeAlias = ChatCompletionRequest | ResponsesRequest
 
 ANSWER_ROOM = 256
 """Tokens kept free for the answer when the client names no maximum."""
-
-
-@dataclass
-class Turn:
-    """One chat request on its way: what was asked, what was found, what is sent."""
-
-    ask: ChatMemory
-    mode: ServedMode
-    reason: str
-    request: Any
-    flight: Flight
-    heard: Heard
-    plan: MemoryPlan | None = None
-    shown: tuple[MemoryLine, ...] = ()
-    timings_ms: dict[str, float] = field(default_factory=dict)
 
 
 class ClosingStream(StreamingResponse):
@@ -70,6 +58,8 @@ class ClosingStream(StreamingResponse):
 class ChatDesk:
     """Serves chats. One a server."""
 
+    keeps_sessions = True
+
     def __init__(
         self, brain: Brain, door: EngineDoor, framer: Framer, serving: OpenAIServingChat, max_model_len: int
     ) -> None:
@@ -83,6 +73,7 @@ class ChatDesk:
         self, request: ChatCompletionRequest, raw_request: Request, ask: ChatMemory, keep_alive_s: float = 0.0
     ) -> Response:
         """Answer one chat. Raises RequestError for what the client wrote, and vLLM's own errors."""
+        self._door.pace.chat_arrived()
         turn = await self._prepare(request, ask)
         if request.stream:
             return await self._stream(turn, request, raw_request, keep_alive_s)
@@ -124,6 +115,8 @@ class ChatDesk:
             return self._without_memory(request, ask, spoken, "no_user")
         if ask.mode == "off":
             return self._without_memory(request, ask, spoken, "requested")
+        if ask.session_id is not None and self.keeps_sessions:
+            return await self._in_session(request, ask, spoken)
         query = last_user_text(messages)
         found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
             self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context, ask.where),
@@ -131,35 +124,76 @@ class ChatDesk:
         )
         if found.empty:
             return self._without_memory(request, ask, spoken, "nothing_remembered")
-        return self._with_memory(request, ask, spoken, found, frame)
+        if frame is None:
+            return self._in_messages(request, ask, spoken, found)
+        return await self._with_memory(request, ask, spoken, found, frame)
 
     def _without_memory(self, request: Asked, ask: ChatMemory, spoken: Heard, reason: str) -> Turn:
         return Turn(ask, "off", reason, request.model_copy(), Flight(self._salt(ask)), spoken)
 
-    def _with_memory(
-        self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection, frame: Frame | None
+    async def _with_memory(
+        self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection, frame: Frame
     ) -> Turn:
         started = perf_counter()
-        timings = {"embed": found.embed_ms, "search": found.search_ms, "stage": 0.0}
-        if frame is None:
-            return self._in_messages(request, ask, spoken, found, timings)
-        room = self._max_model_len - len(frame.before) - len(frame.after) - self._answer_room(request)
-        plan = self._brain.recall.plan(found, frame, ask.mode, room, self._refusal(request))
-        timings["plan"] = 1e3 * (perf_counter() - started)
+        staged: Mapping[int, ColdTier] = {}
+        if ask.mode in ("auto", "kv") and self._refusal(request) is None:
+            staged = await self._brain.stager.stage(self._brain.recall.wanted(found))
+        ready = perf_counter()
+        plan = self._brain.recall.plan(found, frame, ask.mode, self._room(request, frame), self._refusal(request))
+        timings_ms = {"stage": 1e3 * (ready - started), "plan": 1e3 * (perf_counter() - ready)}
+        turn = self._turn(request, ask, spoken, plan, _timings(found) | timings_ms)
+        turn.staged = staged
+        return turn
+
+    async def _in_session(self, request: Any, ask: ChatMemory, spoken: Heard) -> Turn:
+        """A turn of a conversation that keeps its memory block (docs/sessions.md)."""
+        assert ask.owner is not None and ask.session_id is not None, "checked by the caller"
+        said = tuple(Said(str(message.get("role")), plain_text(message.get("content"))) for message in request.messages)
+        asked = SessionAsk(
+            ask.owner,
+            ask.session_id,
+            said,
+            ask.mode,
+            ask.k,
+            ask.min_score,
+            ask.context,
+            ask.where,
+            self._refusal(request),
+        )
+
+        async def frame_of(notes: Mapping[int, str]) -> Frame | None:
+            return await self._frame(request.model_copy(update={"messages": noted(request.messages, notes)}))
+
+        served = await self._brain.session_recall.turn(asked, frame_of, lambda frame: self._room(request, frame))
+        if served.found.empty and served.plan is None:
+            return self._without_memory(request, ask, spoken, "nothing_remembered")
+        if served.plan is None or served.told is None:
+            return self._in_messages(request, ask, spoken, served.found)
+        turn = self._turn(request, ask, spoken, served.plan, _timings(served.found) | {"plan": served.plan_ms})
+        turn.shown, turn.session, turn.staged = served.shown, served.told, served.staged
+        self._brain.metrics.session_turn(served.told.state, served.told.reason)
+        return turn
+
+    def _turn(
+        self, request: Asked, ask: ChatMemory, spoken: Heard, plan: MemoryPlan, timings_ms: dict[str, float]
+    ) -> Turn:
+        """The plan on its way; its rows are held from now on."""
         flight = Flight(self._salt(ask, plan.digest))
         turn = Turn(ask, plan.mode, plan.reason, self._planned(request, plan), flight, spoken)
-        turn.plan, turn.shown, turn.timings_ms = plan, plan.lines, timings
+        turn.plan, turn.shown, turn.timings_ms = plan, plan.lines, timings_ms
         turn.flight.pin = self._brain.catalog.pin(plan.chunks)
         return turn
+
+    def _room(self, request: Asked, frame: Frame) -> int:
+        """Tokens of memory that fit into this frame."""
+        return self._max_model_len - len(frame.before) - len(frame.after) - self._answer_room(request)
 
     def _planned(self, request: Asked, plan: MemoryPlan) -> Any:
         """The request with our token ids as its prompt, and the command to inject them."""
         params: dict[str, Any] = {} if plan.injection is None else self._door.params(Command(plan.injection))
         return request.model_copy(update={"kv_transfer_params": params | {"prompt_token_ids": list(plan.prompt_ids)}})
 
-    def _in_messages(
-        self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection, timings: dict[str, float]
-    ) -> Turn:
+    def _in_messages(self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection) -> Turn:
         """Memory as message text, for requests that cannot be framed in tokens."""
         harmless, line_of = self._brain.tokenize.harmless, self._brain.recall.wording.line
         lines = [MemoryLine(None, text, None, (), None) for text in found.context]
@@ -171,16 +205,16 @@ class ChatDesk:
             for line, fact in zip(lines, facts, strict=True)
         )
         turn = Turn(ask, "text", "not_plain_text", self._told(request, text), Flight(self._salt(ask)), spoken)
-        turn.shown, turn.timings_ms = tuple(lines), timings
+        turn.shown, turn.timings_ms = tuple(lines), _timings(found)
         return turn
 
     def _as_text(self, turn: Turn, request: Asked) -> Turn:
         """The same prompt without injection, after the injection failed."""
         assert turn.plan is not None
-        plan = replace(turn.plan, mode="text", reason="load_failed", injection=None, chunks=(), digest="text")
+        plan = without_injection(turn.plan, "load_failed")
         flight = Flight(self._salt(turn.ask))
         again = Turn(turn.ask, "text", plan.reason, self._planned(request, plan), flight, turn.heard)
-        again.plan, again.shown, again.timings_ms = plan, turn.shown, turn.timings_ms
+        again.plan, again.shown, again.timings_ms, again.session = plan, turn.shown, turn.timings_ms, turn.session
         return again
 
     def _refusal(self, request: Asked) -> str | None:
@@ -281,46 +315,22 @@ class ChatDesk:
         plan = turn.plan
         if plan is not None and turn.flight.covered(plan.injected_tokens) < plan.injected_tokens:
             self._brain.salts.retire(plan.digest)
+            if turn.session is not None and turn.ask.owner is not None and turn.ask.session_id is not None:
+                self._brain.sessions.of(turn.ask.owner, turn.ask.session_id).drop("kv_gone")
 
     # Saying what was done
 
     def _provenance(self, turn: Turn) -> Mapping[str, Any]:
-        flight, plan = turn.flight, turn.plan
-        planned = 0 if plan is None else plan.injected_tokens
-        injected = flight.covered(planned)
-        if injected < planned:
-            self._brain.metrics.claimed_short()
-        self._brain.note_faults("scheduler", flight.scheduler_faults)
-        prefilled = max(flight.prompt_tokens - flight.cached_tokens, 0)
-        self._brain.metrics.served(turn.mode, turn.reason, injected, prefilled)
-        header = 0 if plan is None else len(plan.prompt_ids) - plan.memory_tokens  # frame tokens
-        memory_injected = 0 if plan is None or not plan.chunks else max(injected - len(plan.chunks[0].token_ids), 0)
-        shown = {
-            "mode": turn.mode,
-            "reason": turn.reason,
-            "facts": [self._shown(line, turn.ask.include_text) for line in _best_first(turn.shown)],
-            "injected_tokens": injected,
-            "prefilled_tokens": prefilled,
-            "memory_tokens": 0 if plan is None else plan.memory_tokens,
-            "frame_tokens": header,
-            "kv_source": {
-                "device": injected,
-                "host": 0,
-                "disk": 0,
-                "text": 0 if plan is None else plan.memory_tokens - memory_injected,
-            },
-            "timings_ms": {**turn.timings_ms, "ttft": flight.first_token_ms},
-        }
-        if not turn.ask.remember:
-            return shown
-        return shown | {"remember": turn.heard.keep(self._brain, [line.text for line in turn.shown])}
-
-    @staticmethod
-    def _shown(line: MemoryLine, include_text: bool) -> dict[str, Any]:
-        shown: dict[str, Any] = {"id": line.name, "score": line.score}
-        return shown | {"text": line.text} if include_text else shown
+        return provenance(turn, self._brain)
 
 
-def _best_first(lines: Sequence[MemoryLine]) -> list[MemoryLine]:
-    """The facts among them; of equal ones, the one nearer to the end."""
-    return sorted((line for line in reversed(lines) if line.name), key=lambda line: -(line.score or 0.0))
+def noted(messages: Sequence[Any], notes: Mapping[int, str]) -> list[Any]:
+    """The messages with notes before the words of those at these places."""
+    return [
+        {**message, "content": notes[place] + plain_text(message.get("content"))} if place in notes else message
+        for place, message in enumerate(messages)
+    ]
+
+
+def _timings(found: Recollection) -> dict[str, float]:
+    return {"embed": found.embed_ms, "search": found.search_ms, "stage": 0.0}

@@ -22,8 +22,10 @@ from inferscale_server.catalog import Pin
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY, Command, Extent, to_params
 from inferscale_server.engine.difference import Difference, worst_of
 from inferscale_server.engine.first_token import FirstToken
+from inferscale_server.engine.pace import Pace
 from inferscale_server.kv_order import FileOrder, FileReport, joined
 from inferscale_server.quiet import Quiet
+from inferscale_server.row_copy import Direction, RowCopy
 
 ENCODE_PRIORITY = 100
 """vLLM serves lower numbers first; chats are 0."""
@@ -52,6 +54,11 @@ class Flight:
         """
         found = self.cached_tokens if self.covered_tokens is None else self.covered_tokens
         return min(found, planned)
+
+    @property
+    def prefilled_tokens(self) -> int:
+        """Tokens of the prompt that were computed."""
+        return max(self.prompt_tokens - self.cached_tokens, 0)
 
     async def land(self) -> None:
         """Abort what still runs, then let go of the rows. Safe to call twice."""
@@ -95,6 +102,7 @@ class EngineDoor:
         self._default_salt = default_salt
         self._generate = engine_client.generate
         self._quiet = Quiet()
+        self.pace = Pace()
 
     def install(self) -> None:
         """Put the wrapper into the client's place: vLLM's own handlers pass through it from now on."""
@@ -127,12 +135,13 @@ class EngineDoor:
         )
         salt = secrets.token_hex(32)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
-        stream = self._generate(prompt, sampling, f"encode-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
-        try:
-            async for _ in stream:
-                pass
-        finally:
-            await stream.aclose()
+        async with self.pace.encoding():
+            stream = self._generate(prompt, sampling, f"encode-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
+            try:
+                async for _ in stream:
+                    pass
+            finally:
+                await stream.aclose()
 
     async def write(
         self, prompt_ids: Sequence[int], schema: Mapping[str, Any], max_tokens: int, temperature: float
@@ -219,6 +228,16 @@ class EngineDoor:
         """Fill rows from files on every rank. Blocks the engine for some ms: few chunks a call."""
         return await self._files("inferscale_load", orders)
 
+    async def copy(self, direction: Direction, copies: Sequence[RowCopy]) -> list[bool]:
+        """Copy chunks between slab and host memory; copied on every rank? Blocks the engine: few chunks a call."""
+        wire = [copy.to_wire() for copy in copies]
+        ranks = await self._client.collective_rpc("inferscale_copy", args=(direction, wire))
+        return [all(answers) for answers in zip(*ranks, strict=True)]
+
+    async def wipe_host(self, extents: Sequence[Extent]) -> None:
+        """Zero host rows on every rank."""
+        await self._client.collective_rpc("inferscale_wipe_host", args=([[e.row, e.length] for e in extents],))
+
     async def _files(self, method: str, orders: Sequence[FileOrder]) -> list[FileReport]:
         ranks = await self._client.collective_rpc(method, args=([order.to_wire() for order in orders],))
         return [joined([FileReport.from_wire(one) for one in reports]) for reports in zip(*ranks, strict=True)]
@@ -236,10 +255,11 @@ class EngineDoor:
     async def _observed(self, inner: AsyncGenerator[Any, None], flight: Flight) -> AsyncGenerator[Any, None]:
         self._quiet.begins(inner)
         try:
-            async for output in inner:
-                flight.note(output)
-                self._quiet.ends(inner)
-                yield output
+            with self.pace.chatting():
+                async for output in inner:
+                    flight.note(output)
+                    self._quiet.ends(inner)
+                    yield output
         finally:
             self._quiet.ends(inner)
             # Sends the abort if the request still runs; a cancelled caller must not stop that.

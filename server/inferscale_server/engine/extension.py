@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer import get_kv_transfer_group
 from inferscale_server.engine.connector import InferScaleConnector
 from inferscale_server.engine.worker_half import WorkerHalf
 from inferscale_server.kv_order import order_from_wire
+from inferscale_server.row_copy import Direction, copy_from_wire
 
 
 class InferScaleWorker:
@@ -57,6 +58,14 @@ class InferScaleWorker:
         """Fill this rank's rows of each chunk from its file; [result, bytes] of each. Blocks the engine."""
         rank, world = _rank_of(self)
         return [_worker().restore(order_from_wire(order), rank, world).to_wire() for order in orders]
+
+    def inferscale_copy(self, direction: Direction, copies: Sequence[object]) -> list[bool]:
+        """Copy chunks between slab and host memory on this rank; which were still there? Blocks the engine."""
+        return [_worker().copy(direction, copy_from_wire(copy)) for copy in copies]
+
+    def inferscale_wipe_host(self, extents: Sequence[Sequence[int]]) -> None:
+        """Zero host rows that were forgotten."""
+        _worker().wipe_host([(row, length) for row, length in extents])
 
     def inferscale_stats(self) -> dict[str, Any]:
         """Injection times and fault counts of this worker."""

@@ -169,7 +169,9 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     if args.allowed_origins == ["*"]:
         args.allowed_origins = []  # vLLM's default would let any web page read a local user's memories
     validate_parsed_serve_args(args)
-    args.kv_transfer_config = transfer_config(slab_rows_of(config, args))
+    slab_rows = slab_rows_of(config, args)
+    host_rows = int(slab_rows * config.kv_host_gib / config.kv_device_gib)
+    args.kv_transfer_config = transfer_config(slab_rows, host_rows=host_rows)
     return args
 
 
@@ -177,7 +179,7 @@ def _refuse_arguments(message: str) -> NoReturn:
     raise ConfigError(f"vLLM's options after --: {message}")
 
 
-def transfer_config(slab_rows: int, connector: tuple[str, str] = CONNECTOR) -> Any:
+def transfer_config(slab_rows: int, connector: tuple[str, str] = CONNECTOR, host_rows: int = 0) -> Any:
     """The KV connector's configuration, with a secret that only this process and its engine know."""
     from vllm.config import KVTransferConfig
 
@@ -187,7 +189,7 @@ def transfer_config(slab_rows: int, connector: tuple[str, str] = CONNECTOR) -> A
         kv_connector_module_path=module,
         kv_role="kv_both",
         kv_load_failure_policy="fail",
-        kv_connector_extra_config={"slab_rows": slab_rows, "secret": secrets.token_hex(32)},
+        kv_connector_extra_config={"slab_rows": slab_rows, "host_rows": host_rows, "secret": secrets.token_hex(32)},
     )
 
 

@@ -22,9 +22,10 @@ from vllm.renderers.online_renderer import OnlineRenderer, ResponsesRenderResult
 
 from inferscale_server.brain import Brain
 from inferscale_server.edge.wire import ChatMemory
-from inferscale_server.engine.chat import ChatDesk, ClosingStream, Turn
+from inferscale_server.engine.chat import ChatDesk, ClosingStream
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor
 from inferscale_server.engine.framing import Framer
+from inferscale_server.engine.turn import Turn
 from inferscale_server.errors import InvalidRequest
 from inferscale_server.plan import Frame
 from inferscale_server.seat import SYSTEM_ROLES, plain_text
@@ -35,6 +36,8 @@ HEAD = frozenset({"response.created", "response.in_progress"})
 
 class ResponsesDesk(ChatDesk):
     """Serves responses. One a server."""
+
+    keeps_sessions = False
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class ResponsesDesk(ChatDesk):
     ) -> Response:
         """Answer one request. Raises RequestError for what the client wrote, and vLLM's own errors."""
         refuse_stored(request)
+        self._door.pace.chat_arrived()
         request = request.model_copy(update={"store": False})
         turn = await self._prepare(request, ask)
         if request.stream:

@@ -102,6 +102,11 @@ class Slab:
         self.injector = f"triton: {proofs[0].reason}"
 
     @property
+    def arrays(self) -> list[torch.Tensor]:
+        """For each group keys, then values; each (layers, rows, heads, head_dim)."""
+        return [array for group in self.groups for array in (group.keys, group.values)]
+
+    @property
     def bytes_per_row(self) -> int:
         """Bytes of one token's keys and values on this rank."""
         return sum(2 * g.keys[:, 0].numel() * g.keys.element_size() for g in self.groups)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from inferscale_server.brain import Brain, KvSupport
+from inferscale_server.catalog import Chunk
+from inferscale_server.engine.calibration import calibrate
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.framing import Framer
 from inferscale_server.engine.gate import Gate
@@ -52,10 +55,20 @@ async def pass_gate(brain: Brain, door: EngineDoor, framer: Framer, vllm_config:
             await brain.encoder.drain()  # zeroes the rows that the probes used
             brain.support.gate = verdict.shown()
             refusals.extend(verdict.reasons)
+            if not refusals:
+                await _measure_costs(brain, door, header, vllm_config)
             if brain.config.tail_tokens is None and verdict.quality is not None:
                 brain.recall.tail_tokens = verdict.quality.tail_tokens
     for refusal in refusals:
         logger.warning("inferscale: KV mode is off, memory is served as text: %s", refusal)
+
+
+async def _measure_costs(brain: Brain, door: EngineDoor, header: Chunk, vllm_config: Any) -> None:
+    """Mode `auto` chooses by them; without them it takes KV."""
+    block_tokens = vllm_config.cache_config.block_size
+    costs = await calibrate(door, header, vllm_config.model_config.max_model_len, block_tokens)
+    if costs is not None:
+        brain.recall.costs, brain.support.costs = costs, asdict(costs)
 
 
 def gate_of(brain: Brain, door: EngineDoor, framer: Framer, vllm_config: Any) -> Gate:

@@ -18,6 +18,7 @@ import torch
 from inferscale_server.command import Extent, rows_of
 from inferscale_server.engine.capture import Tap
 from inferscale_server.engine.difference import Difference, difference_of
+from inferscale_server.engine.host_rows import HostRows
 from inferscale_server.engine.rank_files import read_chunk, write_chunk
 from inferscale_server.engine.scheduler_half import Load, StepCommands
 from inferscale_server.engine.slab import Slab
@@ -25,6 +26,7 @@ from inferscale_server.engine.tapped import TappedLayer
 from inferscale_server.errors import KvFileError
 from inferscale_server.kv_order import FULL, FileOrder, FileReport
 from inferscale_server.rotary import gather_rotated
+from inferscale_server.row_copy import Direction, RowCopy
 
 if TYPE_CHECKING:
     from inferscale_server.engine.layers import LayerReport
@@ -46,9 +48,10 @@ class InjectionClock:
 class WorkerHalf:
     """State of one worker: the slab, the tap on the cache writes, and what went wrong."""
 
-    def __init__(self, slab_rows: int) -> None:
-        self.slab_rows = slab_rows
+    def __init__(self, slab_rows: int, host_rows: int = 0) -> None:
+        self.slab_rows, self.host_rows = slab_rows, host_rows
         self.slab: Slab | None = None
+        self.host: HostRows | None = None
         self.tap: Tap | None = None
         self.clock = InjectionClock()
         self.errors: Counter[str] = Counter()
@@ -73,6 +76,7 @@ class WorkerHalf:
     ) -> None:
         """Allocate the slab for these layers, tap their cache writes, compile."""
         self.slab = Slab(layers, self.slab_rows, dtype, device)
+        self.host = HostRows(self.slab, self.host_rows) if self.host_rows else None
         self.tap = Tap(self.slab, lambda error: self.failed("capture", error))
         if compiled:
             self._compile(self.slab)
@@ -166,6 +170,26 @@ class WorkerHalf:
         except Exception as error:
             self.failed("load", error)
             return FileReport("fault")
+
+    def copy(self, direction: Direction, order: RowCopy) -> bool:
+        """Copy one chunk between slab and host memory. Never raises: False, and what went wrong is counted."""
+        try:
+            if self.host is None:
+                raise RuntimeError("a copy was commanded and there is no host tier")
+            device, host = (order.source, order.target) if direction == "to_host" else (order.target, order.source)
+            rows, host_rows = self._rows_of(device), torch.from_numpy(np.asarray(rows_of(host), dtype=np.int64))
+            if direction == "to_host":
+                return self.host.take(rows, order.source_stamp, host_rows, order.stamp)
+            return self.host.give(host_rows, order.source_stamp, rows, order.stamp)
+        except Exception as error:
+            self.failed("copy", error)
+            return False
+
+    def wipe_host(self, extents: Sequence[tuple[int, int]]) -> None:
+        """Zero host rows that were forgotten."""
+        if self.host is not None and extents:
+            rows = rows_of([Extent(*extent) for extent in extents])
+            self.host.wipe(torch.from_numpy(np.asarray(rows, dtype=np.int64)))
 
     def _attached(self) -> Slab:
         if self.slab is None:

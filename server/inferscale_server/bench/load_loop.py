@@ -1,0 +1,61 @@
+"""An open loop: every request is sent at its time, and its wait counts from that time on.
+
+A loop that waits for answers would send less to a slow server and hide what its users wait for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from inferscale_server.bench.comparator import Reply
+from inferscale_server.bench.load_arrivals import Arrival
+
+UNDER_WAY_AT_MOST = 256
+"""Threads: more than a server of this size answers at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One chat. Milliseconds from the moment at which it was due, waiting for a thread included."""
+
+    first_token_ms: float
+    latency_ms: float
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What arrives: chats, each with the next of the questions, and adds. `ask` and `add` are called by threads."""
+
+    questions: Iterator[str]
+    ask: Callable[[str], Reply]
+    add: Callable[[], None]
+
+
+def open_loop(due: Iterable[Arrival], traffic: Traffic, over: Callable[[], bool] = lambda: False) -> list[Timed]:
+    """Send what is due until there is no more, or `over`; returns the chats when all are answered. Raises theirs."""
+    start = time.perf_counter()
+    chats: list[Future[Timed]] = []
+    adds: list[Future[None]] = []
+    with ThreadPoolExecutor(UNDER_WAY_AT_MOST) as pool:
+        for arrival in due:
+            time.sleep(max(start + arrival.at_s - time.perf_counter(), 0.0))
+            if over():
+                break
+            if arrival.adds:
+                adds.append(pool.submit(traffic.add))
+            else:
+                chats.append(pool.submit(_timed, traffic.ask, next(traffic.questions), start + arrival.at_s))
+    for added in adds:
+        added.result()
+    return [chat.result() for chat in chats]
+
+
+def _timed(ask: Callable[[str], Reply], question: str, due: float) -> Timed:
+    late_ms = 1e3 * (time.perf_counter() - due)
+    reply = ask(question)
+    assert reply.first_token_ms is not None, "the reply was not streamed"
+    return Timed(late_ms + reply.first_token_ms, late_ms + reply.latency_ms, reply)

@@ -1,0 +1,103 @@
+"""`bench throughput`: whole answers a second in a closed loop, system beside system on one server.
+
+Each setting starts a loop a system: so many threads, each asking its next question when it has its answer. The clock
+runs from the first question to the last answer, so the end, where fewer are under way, is in it for everybody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count, product
+from typing import TYPE_CHECKING
+
+from inferscale_server.bench.cell import Ratio
+from inferscale_server.bench.comparator import Comparator, Reply, whole_reply
+from inferscale_server.bench.encoding import Encoding
+from inferscale_server.bench.probe import OPENINGS
+from inferscale_server.bench.throughput_cell import (
+    Setting,
+    ThroughputCell,
+    throughput_cell,
+    throughput_complaints,
+    throughput_ratios,
+)
+from inferscale_server.demo.server import Report
+
+if TYPE_CHECKING:
+    from inferscale_sdk import InferScaleClient
+
+WARM_UP_ANSWERS = 2
+"""Before each loop, not counted: kernels for these shapes, open connections, the header's KV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The settings to go through; `rounds` are questions a thread."""
+
+    ks: tuple[int, ...]
+    concurrencies: tuple[int, ...]
+    tokens: tuple[int, ...]
+    rounds: int
+
+    def settings(self) -> list[Setting]:
+        """All of them."""
+        return [Setting(*chosen) for chosen in product(self.ks, self.concurrencies, self.tokens)]
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputRun:
+    """What `bench throughput` found out."""
+
+    encoding: Encoding
+    cells: tuple[ThroughputCell, ...]
+    ratios: tuple[Ratio, ...]
+    complaints: tuple[str, ...]
+
+
+def run_throughput(
+    client: InferScaleClient, systems: Sequence[Comparator], questions: Sequence[str], grid: Grid, tell: Report
+) -> list[ThroughputCell]:
+    """Every system in every setting. Raises the SDK's errors."""
+    asked = [endless(questions, at) for at in range(len(systems))]
+    cells = []
+    for setting in grid.settings():
+        for system, following in zip(systems, asked, strict=True):
+            tell(f"{system.name}: k = {setting.k}, {setting.concurrency} at once, {setting.tokens} tokens")
+            cells.append(run_loop(client, system, following, setting, grid.rounds))
+    return cells
+
+
+def run_loop(
+    client: InferScaleClient, system: Comparator, questions: Iterator[str], setting: Setting, rounds: int
+) -> ThroughputCell:
+    """One system in one setting, warmed up."""
+
+    def ask(question: str) -> Reply:
+        return whole_reply(client, system, question, setting.k, setting.tokens)
+
+    chosen = [next(questions) for _ in range(setting.concurrency * rounds)]
+    with ThreadPoolExecutor(setting.concurrency) as pool:
+        list(pool.map(ask, [next(questions) for _ in range(WARM_UP_ANSWERS)]))
+        start = time.perf_counter()
+        replies = list(pool.map(ask, chosen))
+        wall_s = time.perf_counter() - start
+    return throughput_cell(system.name, setting, replies, wall_s)
+
+
+def endless(questions: Sequence[str], system: int) -> Iterator[str]:
+    """The questions again and again, never twice in the same words, and in other words for every system.
+
+    A question in the same words would find its vector in the server's cache.
+    """
+    opening = OPENINGS[system % len(OPENINGS)]
+    for turn in count():
+        for question in questions:
+            yield f"{opening}{question}" + (f" ({turn})" if turn else "")
+
+
+def summary(encoding: Encoding, cells: Sequence[ThroughputCell]) -> ThroughputRun:
+    """Cells with their ratios and complaints."""
+    return ThroughputRun(encoding, tuple(cells), tuple(throughput_ratios(cells)), tuple(throughput_complaints(cells)))

@@ -1,0 +1,154 @@
+"""What the commands of `inferscale bench` share: their options, the server that they measure, how figures are told.
+
+Refuses to know what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from inferscale_sdk import InferScaleClient
+    from inferscale_server.bench.conversation import Conversation
+    from inferscale_server.bench.mem0_memory import Mem0Memory
+    from inferscale_server.demo.server import Report
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="LoCoMo conversations, one JSON each. Without it: the sample memories."),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="Load only the conversation's first N facts.")
+]
+QuestionsOption = Annotated[int, typer.Option("--questions", metavar="N", min=1, help="How many questions to ask.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
+PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw them there (png, svg, pdf).")]
+BreakdownOption = Annotated[bool, typer.Option("--breakdown", help="Also say where the time goes.")]
+Mem0Option = Annotated[
+    bool,
+    typer.Option("--mem0", help="Beside mem0 with Qdrant in local mode, on the same server (needs both packages)."),
+]
+RoundsOption = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Questions for each answer under way.")]
+SecondsOption = Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help="How long each load lasts.")]
+UrlOption = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="Measure this server instead of starting one.")
+]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Model to serve, default the embedded one.")]
+DtypeOption = Annotated[str, typer.Option("--dtype", help="Type of weights and KV.")]
+VllmArgOption = Annotated[
+    list[str] | None, typer.Option("--vllm-arg", metavar="FLAG", help="A flag for vLLM, may be given often.")
+]
+OneByOneOption = Annotated[bool, typer.Option("--one-by-one", help="Wait for each fact's KV before the next is added.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A server to be measured, and where progress goes."""
+
+    client: InferScaleClient
+    tell: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One benchmark under way: whom to ask, what about, where progress goes."""
+
+    client: InferScaleClient
+    conversation: Conversation
+    tell: Report
+
+
+@contextmanager
+def opened_bench(
+    data: Path | None,
+    limit: int | None,
+    base_url: str | None,
+    model: str | None,
+    dtype: str,
+    vllm_arg: Sequence[str] | None,
+) -> Iterator[Bench]:
+    """The conversation and a server for it. Raises ConfigError before anything is started."""
+    conversation = _conversation(data).first(limit)
+    with opened_client(base_url, model, dtype, vllm_arg) as asked:
+        yield Bench(asked.client, conversation, asked.tell)
+
+
+@contextmanager
+def opened_client(
+    base_url: str | None, model: str | None, dtype: str, vllm_arg: Sequence[str] | None
+) -> Iterator[Asked]:
+    """A server to measure."""
+    from inferscale_server.bench.server_process import ServerChoice, chosen_server
+
+    choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()))
+    with Console().status("starting") as status, chosen_server(choice, status.update) as client:
+        yield Asked(client, status.update)
+
+
+@contextmanager
+def beside_mem0(bench: Bench, wanted: bool) -> Iterator[Mem0Memory | None]:
+    """mem0 with the conversation's facts, in a folder that is gone on leaving; None when not wanted."""
+    from inferscale_server.bench.mem0_memory import open_mem0
+
+    if not wanted:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="inferscale-mem0-") as folder:
+        rival = open_mem0(bench.client, Path(folder))
+        try:
+            rival.take_in(bench.conversation.facts, bench.tell)
+            yield rival
+        finally:
+            rival.close()
+
+
+def _conversation(data: Path | None) -> Conversation:
+    from inferscale_server.bench.conversation import fullest, sample_conversation
+    from inferscale_server.bench.locomo import read_conversations
+    from inferscale_server.demo.conversations import load_memories
+
+    return sample_conversation(load_memories()) if data is None else fullest(read_conversations(data))
+
+
+def machine_of(client: InferScaleClient) -> dict[str, object]:
+    """What the figures depend on: the server's words about its model, and this machine's cores."""
+    status = client.status()
+    kv = status.raw.get("kv")
+    backend = kv.get("backend") if isinstance(kv, dict) else None
+    return {
+        "model": status.model,
+        "recipe": status.raw.get("recipe"),
+        "embedder": status.raw.get("embedder"),
+        "attention": backend,
+        "cpu_cores": os.cpu_count(),
+    }
+
+
+def show(*shown: object) -> None:
+    """Print tables."""
+    Console().print(*shown)
+
+
+def write_json(file: Path | None, figures: object) -> None:
+    """Write the figures, if a file was named."""
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+
+
+def end(complaints: Sequence[str]) -> None:
+    """Print what is wrong and exit 1, or return."""
+    for line in complaints:
+        Console(stderr=True).print(f"[red]inferscale bench: {escape(line)}[/red]", soft_wrap=True)
+    if complaints:
+        raise typer.Exit(1)

@@ -1,0 +1,247 @@
+"""The read verb inside a session: keep the block, note what is new, choose anew when that is due or cheaper.
+
+Joins recall and the sessions. Refuses to know HTTP, templates and vLLM: whoever calls renders the frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from inferscale_server.filters import Filter
+from inferscale_server.job import line_of
+from inferscale_server.kv_codec import digest_of
+from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, from_cache, resumed, without_injection
+from inferscale_server.recall import Recall, Recollection
+from inferscale_server.session import (
+    MAX_NOTED,
+    Block,
+    Session,
+    SessionReason,
+    SessionState,
+    Terms,
+    addition,
+    first_end,
+)
+from inferscale_server.session_notes import Note, Noted, Said, UserTurn, texts_by_place, user_turns
+from inferscale_server.sessions import Sessions
+from inferscale_server.staging import ColdTier, Stager
+from inferscale_server.types import Mode, Owner
+
+FrameOf = Callable[[Mapping[int, str]], Awaitable[Frame | None]]
+"""Renders the conversation with notes before the messages at these places; None when it cannot be framed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAsk:
+    """One turn of a session: what was said so far, and what is asked of the memory. `refusal`: why it cannot use KV."""
+
+    owner: Owner
+    session_id: str
+    said: tuple[Said, ...]
+    mode: Mode
+    k: int | None = None
+    min_score: float | None = None
+    context: tuple[str, ...] = ()
+    where: Filter | None = None
+    refusal: str | None = None
+
+    @property
+    def query(self) -> str:
+        """What the user said last."""
+        return next((said.text for said in reversed(self.said) if said.role == "user"), "")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTold:
+    """What became of the session in this turn, for the response. `noted`: in the whole prompt, worst first."""
+
+    state: SessionState
+    reason: SessionReason
+    turn: int
+    block: frozenset[str]
+    noted: tuple[Noted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTurn:
+    """What one turn sends. Without a plan: `found` goes in as message text, or there is nothing to remember."""
+
+    found: Recollection
+    plan: MemoryPlan | None = None
+    told: SessionTold | None = None
+    staged: Mapping[int, ColdTier] = field(default_factory=dict)
+    plan_ms: float = 0.0
+
+    @property
+    def shown(self) -> tuple[MemoryLine, ...]:
+        """All memory in the prompt: the block, then notes; scores are those of this turn's question."""
+        if self.plan is None or self.told is None:
+            return ()
+        scores = {hit.fact.id: hit.score for hit in self.found.hits}
+        notes = (MemoryLine(one.name, one.text, one.score, (), None) for one in self.told.noted)
+        return tuple(replace(line, score=scores.get(line.name or "")) for line in (*self.plan.lines, *notes))
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A turn under way."""
+
+    ask: SessionAsk
+    session: Session
+    block: Block | None
+    turns: tuple[UserTurn, ...]
+    epoch: int
+    room_of: Callable[[Frame], int]
+
+    @property
+    def newest(self) -> str:
+        """The digest of the turn that is answered now."""
+        return self.turns[-1].digest if self.turns else ""
+
+    def terms(self, frame: Frame, epoch: int) -> Terms:
+        """What holds now."""
+        return Terms(digest_of(frame.before), self.ask.where, self.ask.mode, self.ask.refusal, epoch)
+
+
+class SessionRecall:
+    """Plans the turns of sessions. `harmless` takes the control tokens out of a note; `clock` in Unix seconds."""
+
+    def __init__(
+        self,
+        recall: Recall,
+        sessions: Sessions,
+        stager: Stager,
+        harmless: Callable[[str], str] = lambda text: text,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._recall, self._sessions, self._stager = recall, sessions, stager
+        self._harmless, self._clock = harmless, clock
+
+    async def turn(self, ask: SessionAsk, frame_of: FrameOf, room_of: Callable[[Frame], int]) -> SessionTurn:
+        """The prompt of this turn. Raises Unavailable when embedding fails."""
+        session = self._sessions.of(ask.owner, ask.session_id)
+        turn = _Turn(ask, session, session.block, user_turns(ask.said), self._epoch(ask.owner), room_of)
+        found, frame = await asyncio.gather(
+            self._recall.find(ask.owner, ask.query, ask.k, ask.min_score, ask.context, ask.where),
+            frame_of(texts_by_place(turn.turns, session.notes)),
+        )
+        if frame is None or (turn.block is None and found.empty):
+            return SessionTurn(found)
+        started = perf_counter()
+        session.turns += 1
+        served = await self._served(turn, found, frame, frame_of)
+        return replace(served, plan_ms=1e3 * (perf_counter() - started))
+
+    async def _served(self, turn: _Turn, found: Recollection, frame: Frame, frame_of: FrameOf) -> SessionTurn:
+        why = turn.session.lost
+        if turn.block is not None:
+            kept = self._stale(turn, turn.block, frame) or await self._kept(turn, turn.block, found, frame, frame_of)
+            if isinstance(kept, SessionTurn):
+                return kept
+            why = kept
+        return await self._begun(turn, found, frame_of, why)
+
+    # Keeping the block
+
+    def _stale(self, turn: _Turn, block: Block, frame: Frame) -> SessionReason | None:
+        ends = first_end((block.ends_at, *(one.expires_at for one in turn.session.noted_in(turn.turns))))
+        stale = replace(block, ends_at=ends).stale(turn.terms(frame, self._epoch(turn.ask.owner)), self._clock())
+        if stale is not None:
+            return stale
+        return "no_room" if block.plan.memory_tokens > turn.room_of(frame) else None
+
+    def _lie_in_slab(self, block: Block) -> bool:
+        """Are these very encodings still there? Asking is a use: the chunks of a living session are not evicted."""
+        found = [self._recall.catalog.get(chunk.key) for chunk in block.plan.chunks]
+        return all(
+            here is not None and here.stamp == chunk.stamp for here, chunk in zip(found, block.plan.chunks, strict=True)
+        )
+
+    async def _kept(
+        self, turn: _Turn, block: Block, found: Recollection, frame: Frame, frame_of: FrameOf
+    ) -> SessionTurn | SessionReason:
+        """The turn with the old block and a note, or why the block must be chosen anew."""
+        session, noted = turn.session, turn.session.noted_in(turn.turns)
+        old = session.notes.get(turn.newest, Note())
+        new = addition(self._noted(found), block, noted, old.left_out)
+        note = old.then(new.noted, new.left_out)
+        if new.noted:
+            if len(noted) + len(new.noted) > MAX_NOTED:
+                return "too_many_notes"
+            plain_tokens = len(frame.after)
+            again = await frame_of(texts_by_place(turn.turns, {**session.notes, turn.newest: note}))
+            if again is None:
+                return "no_room"
+            if self._fresh_tokens(turn, found, frame) < len(again.after) - plain_tokens:
+                return "cheaper"
+            frame = again
+            if stale := self._stale(turn, block, frame):  # a fact may have gone while it was rendered
+                return stale
+        if session.block is block:  # else it was dropped meanwhile: what it said must not come back
+            session.note(turn.newest, note)
+        told = SessionTold("kept", "same_block", session.turns, block.names, (*noted, *new.noted))
+        return SessionTurn(found, self._resumed(turn.ask, block, frame), told)
+
+    def _resumed(self, ask: SessionAsk, block: Block, frame: Frame) -> MemoryPlan:
+        """The block in this turn's prompt: injected, found in the prefix cache, or as text for this once."""
+        plan = resumed(block.plan, frame)
+        if plan.mode == "text":
+            return plan
+        reason = "requested" if ask.mode == "text" else ask.refusal
+        if reason is not None:
+            return without_injection(plan, reason)
+        return plan if self._lie_in_slab(block) else from_cache(plan)
+
+    def _fresh_tokens(self, turn: _Turn, found: Recollection, frame: Frame) -> int:
+        """Tokens that a new block would have computed although they were computed before, or lie in no slab.
+
+        Notes count with what was computed before, although they would go: a block in doubt stays.
+        """
+        plan = self._recall.plan(found, frame, turn.ask.mode, turn.room_of(frame), turn.ask.refusal)
+        newest = len(self._recall.tokenize(turn.ask.query))
+        return len(plan.prompt_ids) - plan.injected_tokens - newest
+
+    def _noted(self, found: Recollection) -> list[Noted]:
+        """What was found, as it would stand in a note; best first, like the lines of a block."""
+        words, harmless = self._recall.wording, self._harmless
+        context = [Noted(None, text, harmless(words.line(text)), None) for text in reversed(found.context)]
+        facts = [
+            Noted(hit.fact.id, hit.fact.text, harmless(line_of(hit.fact, words)), hit.score, hit.fact.expires_at)
+            for hit in found.hits
+        ]
+        return [*context, *facts]
+
+    # Choosing a block
+
+    async def _begun(self, turn: _Turn, found: Recollection, frame_of: FrameOf, why: SessionReason) -> SessionTurn:
+        """A new block for this turn's question, without notes."""
+        session, ask = turn.session, turn.ask
+        if found.empty:
+            session.drop(why)
+            return SessionTurn(found)
+        frame = await frame_of({})
+        if frame is None:
+            return SessionTurn(found)
+        staged: Mapping[int, ColdTier] = {}
+        if ask.mode in ("auto", "kv") and ask.refusal is None:
+            staged = await self._stager.stage(self._recall.wanted(found))
+        plan = self._recall.plan(found, frame, ask.mode, turn.room_of(frame), ask.refusal)
+        if session.block is turn.block and self._epoch(ask.owner) == turn.epoch:
+            session.begin(self._block(plan, found, turn.terms(frame, turn.epoch)), turn.newest)
+        state: SessionState = "begun" if why == "first_turn" else "replanned"
+        names = frozenset(line.name for line in plan.lines if line.name is not None)
+        return SessionTurn(found, plan, SessionTold(state, why, session.turns, names), staged)
+
+    @staticmethod
+    def _block(plan: MemoryPlan, found: Recollection, terms: Terms) -> Block:
+        names = {line.name for line in plan.lines}
+        ends = first_end(hit.fact.expires_at for hit in found.hits if hit.fact.id in names)
+        lines = tuple(replace(line, score=None) for line in plan.lines)
+        return Block(replace(plan, prompt_ids=(), lines=lines), terms, ends)
+
+    def _epoch(self, owner: Owner) -> int:
+        return self._recall.memory.epoch(owner)

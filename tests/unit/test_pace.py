@@ -1,0 +1,90 @@
+"""Turns of encode requests beside chats, on a clock that only sleeping moves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from inferscale_server.engine.pace import ARRIVING_S, QUIET_S, WAIT_AT_MOST_S, Pace
+
+STEP_S = 0.08
+
+
+class Engine:
+    """Encode requests that take STEP_S each; notes when they began and how many were under way."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.began_s: list[float] = []
+        self.under_way = self.most_under_way = 0
+        self.pace = Pace(lambda: self.now_s, self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        await asyncio.sleep(0)
+
+    async def encode(self) -> None:
+        async with self.pace.encoding():
+            self.began_s.append(self.now_s)
+            self.under_way += 1
+            self.most_under_way = max(self.most_under_way, self.under_way)
+            await asyncio.sleep(0)
+            self.now_s += STEP_S
+            self.under_way -= 1
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+async def test_without_chats_encode_requests_go_together(engine: Engine) -> None:
+    await asyncio.gather(*[engine.encode() for _ in range(8)])
+    assert engine.most_under_way == 8 and engine.began_s == [100.0] * 8
+
+
+async def test_beside_chats_they_go_one_at_a_time_with_a_rest_between(engine: Engine) -> None:
+    engine.pace.chat_arrived()
+    engine.now_s += ARRIVING_S
+    await asyncio.gather(*[engine.encode() for _ in range(3)])
+    assert engine.most_under_way == 1
+    first, second, third = engine.began_s
+    assert second - first >= 2 * STEP_S and third - second >= 2 * STEP_S
+
+
+async def test_none_starts_while_a_chat_is_under_way_or_about_to_be(engine: Engine) -> None:
+    engine.pace.chat_arrived()
+    waiting = asyncio.create_task(engine.encode())
+    await asyncio.sleep(0)
+    with engine.pace.chatting():
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert engine.began_s == []
+        left_s = engine.now_s
+    await waiting
+    assert engine.began_s[0] >= left_s + ARRIVING_S
+
+
+async def test_a_load_without_a_gap_does_not_stop_encoding(engine: Engine) -> None:
+    with engine.pace.chatting():
+        await asyncio.gather(engine.encode(), engine.encode())
+    assert engine.began_s[0] == pytest.approx(100.0 + WAIT_AT_MOST_S, abs=0.01)
+    assert engine.began_s[1] - engine.began_s[0] == pytest.approx(2 * STEP_S + WAIT_AT_MOST_S, abs=0.02)
+
+
+async def test_some_time_after_the_last_chat_nothing_is_held_back(engine: Engine) -> None:
+    with engine.pace.chatting():
+        pass
+    engine.now_s += QUIET_S
+    await asyncio.gather(engine.encode(), engine.encode())
+    assert engine.most_under_way == 2
+
+
+async def test_an_encode_request_that_fails_gives_its_turn_away(engine: Engine) -> None:
+    engine.pace.chat_arrived()
+    with pytest.raises(ValueError, match="lost"):
+        async with engine.pace.encoding():
+            raise ValueError("lost")
+    await engine.encode()
+    assert len(engine.began_s) == 1
