@@ -18,9 +18,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from inferscale_server.deletions import Deletions
 from inferscale_server.embed import Embedder
 from inferscale_server.embedding import EmbeddingThread
@@ -30,7 +27,7 @@ from inferscale_server.filters import Filter
 from inferscale_server.forget import Doomed, forget_expired, forget_facts, forget_owner
 from inferscale_server.gate import Gate
 from inferscale_server.heap import Intake
-from inferscale_server.index import Accept, VectorIndex
+from inferscale_server.index import Accept, Floats, VectorIndex
 from inferscale_server.known import KnownFacts
 from inferscale_server.limits import DEFAULT_PAGE, MAX_FACTS_PER_OWNER
 from inferscale_server.nearest import Question, nearest
@@ -58,7 +55,6 @@ from inferscale_server.types import (
 from inferscale_server.vectors import FactVectors
 
 T = TypeVar("T")
-Floats = npt.NDArray[np.float32]
 
 EXPORT_PAGE = 500
 FILTER_IN_THREAD = 2_000
