@@ -18,7 +18,9 @@ async def test_r8_kv_that_was_evicted_is_loaded_from_its_files_and_answers_the_s
     again = await server.chat_encoded("loaded", QUESTION)
     after = server.brain.encoder.results
     assert first.told["mode"] == again.told["mode"] == "kv"
-    assert after["loaded"] == before.get("loaded", 0) + 3 and after["stored"] == before["stored"]
+    assert after["stored"] == before["stored"], "encoded again"
+    loaded = after["loaded"] - before.get("loaded", 0)  # by the encoder; the chat itself stages what it can wait for
+    assert loaded == 3 or again.told["kv_source"]["disk"] > 0
     assert_same(first, again)
 
 

@@ -38,7 +38,8 @@ async def test_memory_comes_by_the_user_alone_whole_and_streamed(server: LiveSer
     asked = asking("What is the parrot called?", user="openai") | {"model": await model_of(client)}
     whole = await client.chat.completions.create(**asked)
     told = (whole.model_extra or {})["inferscale"]
-    assert (told["mode"], {fact["id"] for fact in told["facts"]}) == ("kv", ids)
+    assert {fact["id"] for fact in told["facts"]} == ids
+    assert told["mode"] == "kv" or told["reason"] == "text_cheaper"  # a single fact may be computed as quickly
     stream = await client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
     chunks = [chunk async for chunk in stream]
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
@@ -46,7 +47,7 @@ async def test_memory_comes_by_the_user_alone_whole_and_streamed(server: LiveSer
     streamed, at_once = chunks[-1].usage, whole.usage
     assert streamed is not None and at_once is not None
     assert (streamed.prompt_tokens, streamed.completion_tokens) == (at_once.prompt_tokens, at_once.completion_tokens)
-    assert (chunks[-1].model_extra or {})["inferscale"]["injected_tokens"] == told["injected_tokens"] > 0
+    assert (chunks[-1].model_extra or {})["inferscale"]["injected_tokens"] == told["injected_tokens"]
 
 
 @pytest.mark.xfail(reason="a model of 135 million parameters may go on within an argument until the tokens are used up")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 from copy import deepcopy
 from typing import Any
@@ -142,8 +143,9 @@ def test_a_failed_write_is_counted_and_logged_and_fails_no_chat(
 ) -> None:
     server.broken.add("/v1/memories")
     memory = make_memory()
-    memory.put_messages([user("My code is 4711."), assistant("Noted.")])
-    assert memory.flush()
+    with caplog.at_level(logging.WARNING, logger="llama_index.memory.inferscale"):
+        memory.put_messages([user("My code is 4711."), assistant("Noted.")])
+        assert memory.flush()
     assert (memory.writes.written, memory.writes.failed) == (0, 1)
     assert "not remembered" in caplog.text and "4711" not in caplog.text
     server.broken.clear()
