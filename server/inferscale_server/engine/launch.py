@@ -21,7 +21,6 @@ from inferscale_server.edge.keys import read_keys
 from inferscale_server.engine.lifeline import end_at_signals, told_to_stop
 from inferscale_server.engine.log_file import first_fault
 from inferscale_server.engine.model_check import check_model
-from inferscale_server.engine.openmp import preload_openmp
 from inferscale_server.engine.options import refuse_named
 from inferscale_server.errors import ConfigError, EngineDied, ModelUnavailable, PortInUse, StartupError, StoreCorrupt
 from inferscale_server.facts import FactStore
@@ -141,7 +140,6 @@ def prepare_environment(environ: Any) -> None:
     environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch asks for huge pages: a fifth off an injection on a CPU
-    preload_openmp(environ)
 
 
 def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Namespace:
