@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -50,9 +49,9 @@ class GrowingIndex(ExactIndex):
         self._make_graph, self._graph_from = make_graph, graph_from
         self._graphs: dict[Owner, _Graph] = {}
         self._changed: dict[Owner, set[str]] = {}  # while a graph is being built: what it will not know
-        self._futures: dict[Owner, Future[None]] = {}
+        self._builders: dict[Owner, threading.Thread] = {}
         self._lock = threading.RLock()  # between the writer and the builder; readers take none
-        self._builder = ThreadPoolExecutor(1, thread_name_prefix="inferscale-graph")
+        self._one_at_a_time = threading.Lock()
 
     def add(self, owner: Owner, ids: Sequence[str], vectors: Floats) -> None:
         """See VectorIndex."""
@@ -108,8 +107,8 @@ class GrowingIndex(ExactIndex):
 
     def settle(self) -> None:
         """Wait until no graph is being built. For tests and benchmarks."""
-        for future in list(self._futures.values()):
-            future.result()
+        for builder in list(self._builders.values()):
+            builder.join()
 
     def _by_graph(self, graph: _Graph, owner: Owner, query: Floats, k: int) -> list[Scored] | None:
         """None when the graph found too little to be sure of the best k."""
@@ -132,10 +131,17 @@ class GrowingIndex(ExactIndex):
         due = self.row_count(owner) >= self._graph_from if graph is None else graph.worn(owner)
         if due and owner not in self._changed:
             self._changed[owner] = set()
-            self._futures[owner] = self._builder.submit(self._build, owner)
+            # A daemon: a pool's threads are waited for at exit, and a large graph takes minutes.
+            builder = threading.Thread(target=self._build, args=(owner,), name="inferscale-graph", daemon=True)
+            self._builders[owner] = builder
+            builder.start()
 
     def _build(self, owner: Owner) -> None:
         """In the builder's thread."""
+        with self._one_at_a_time:
+            self._build_now(owner)
+
+    def _build_now(self, owner: Owner) -> None:
         try:
             with self._lock:
                 self._changed[owner].clear()
@@ -151,8 +157,8 @@ class GrowingIndex(ExactIndex):
         except Exception as error:  # exact search stays
             logger.warning("a search graph could not be built: %s", type(error).__name__, exc_info=error)
         finally:
-            self._changed.pop(owner, None)
-            self._futures.pop(owner, None)
+            self._builders.pop(owner, None)
+            self._changed.pop(owner, None)  # last: from here on another one may begin
 
     def _catch_up(self, graph: _Graph, owner: Owner, seen: OwnerRows) -> None:
         """What happened while the graph was being built; under the lock."""

@@ -42,6 +42,18 @@ class Metrics:
         self._encodes = Counter(
             "inferscale_encodes", "Chunks encoded, or loaded instead, by result.", ("result",), registry=registry
         )
+        self._name_remembering(registry)
+        self._name_tiers(registry)
+        self._encode_queue = _gauge("inferscale_encode_queue", "Facts that wait for their KV.", registry)
+        self._session_turns = Counter(
+            "inferscale_session_turns",
+            "Chats inside a session, by what became of its memory block.",
+            ("state", "reason"),
+            registry=registry,
+        )
+        self._sessions = _gauge("inferscale_sessions", "Sessions that are remembered.", registry)
+
+    def _name_remembering(self, registry: CollectorRegistry) -> None:
         self._extracted = Counter(
             "inferscale_extracted_facts",
             "Facts made of conversations, by what became of them; nothing: turns without any.",
@@ -55,6 +67,8 @@ class Metrics:
             registry=registry,
         )
         self._remember_queue = _gauge("inferscale_remember_queue", "Turns that wait to be remembered.", registry)
+
+    def _name_tiers(self, registry: CollectorRegistry) -> None:
         self._encode_tokens = Counter(
             "inferscale_encode_tokens",
             "Tokens computed by encode requests: chunks' own, text before them, throw-away.",
@@ -75,14 +89,6 @@ class Metrics:
         )
         self._host_rows_used = _gauge("inferscale_host_rows_used", "Rows of host memory that hold chunk KV.", registry)
         self._host_rows_total = _gauge("inferscale_host_rows_total", "Rows of host memory there are.", registry)
-        self._session_turns = Counter(
-            "inferscale_session_turns",
-            "Chats inside a session, by what became of its memory block.",
-            ("state", "reason"),
-            registry=registry,
-        )
-        self._sessions = _gauge("inferscale_sessions", "Sessions that are remembered.", registry)
-        self._encode_queue = _gauge("inferscale_encode_queue", "Facts that wait for their KV.", registry)
         self._rows_used = _gauge("inferscale_slab_rows_used", "Slab rows that hold chunk KV.", registry)
         self._rows_total = _gauge("inferscale_slab_rows_total", "Slab rows there are.", registry)
         self._disk_events = Counter(

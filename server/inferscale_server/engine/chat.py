@@ -82,7 +82,7 @@ class ChatDesk:
             turn = self._as_text(turn, request)
             answer = await self._once(turn, raw_request)
         if isinstance(answer, ErrorResponse):
-            return JSONResponse(answer.model_dump(), status_code=answer.error.code)
+            return self._refused(answer)
         assert answer is not None, "a text answer cannot fail to load"
         body = answer.model_dump()
         body.pop("kv_transfer_params", None)
@@ -105,6 +105,10 @@ class ChatDesk:
 
     async def _create(self, request: Any, raw_request: Request) -> Any:
         return await self._serving.create_chat_completion(request, raw_request)
+
+    @staticmethod
+    def _refused(answer: ErrorResponse) -> JSONResponse:
+        return JSONResponse(answer.model_dump(), status_code=answer.error.code)
 
     # Preparing
 
@@ -258,9 +262,7 @@ class ChatDesk:
         """Did the injection fail, so that the same prompt without it can still be answered?"""
         return turn.flight.load_failed and turn.plan is not None and turn.plan.injection is not None
 
-    async def _stream(
-        self, turn: Turn, request: ChatCompletionRequest, raw_request: Request, keep_alive_s: float
-    ) -> Response:
+    async def _stream(self, turn: Turn, request: Any, raw_request: Request, keep_alive_s: float) -> Response:
         try:
             events = await self._submit(turn, raw_request)
         except BaseException:
@@ -268,12 +270,12 @@ class ChatDesk:
             raise
         if isinstance(events, ErrorResponse):
             await self._land(turn)
-            return JSONResponse(events.model_dump(), status_code=events.error.code)
+            return self._refused(events)
         content = self._events(turn, events, request, raw_request)
         return ClosingStream(with_sse_keep_alive(content, keep_alive_s), media_type="text/event-stream")
 
     async def _events(
-        self, turn: Turn, events: AsyncGenerator[str, None], request: ChatCompletionRequest, raw_request: Request
+        self, turn: Turn, events: AsyncGenerator[Any, None], request: Any, raw_request: Request
     ) -> AsyncIterator[str]:
         """The stream with provenance in its last chunk. The head is held until content comes: until then the request
         can still go once more as text, and nothing is delayed, since both come from one engine output."""

@@ -17,12 +17,11 @@ from vllm.entrypoints.openai.responses.protocol import ResponsesRequest, Respons
 from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 from vllm.entrypoints.openai.responses.utils import construct_input_messages
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
 from vllm.renderers.online_renderer import OnlineRenderer, ResponsesRenderResult
 
 from inferscale_server.brain import Brain
 from inferscale_server.edge.wire import ChatMemory
-from inferscale_server.engine.chat import ChatDesk, ClosingStream
+from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor
 from inferscale_server.engine.framing import Framer
 from inferscale_server.engine.turn import Turn
@@ -66,7 +65,7 @@ class ResponsesDesk(ChatDesk):
             turn = self._as_text(turn, request)
             answer = await self._once(turn, raw_request)
         if isinstance(answer, ErrorResponse):
-            return _refused(answer)
+            return self._refused(answer)
         assert isinstance(answer, ResponsesResponse), type(answer)
         return JSONResponse(self._shown_response(turn, answer.model_dump(mode="json", by_alias=True)))
 
@@ -101,25 +100,18 @@ class ResponsesDesk(ChatDesk):
     async def _create(self, request: ResponsesRequest, raw_request: Request) -> Any:
         return await self._serving.create_responses(request, raw_request)
 
+    @staticmethod
+    def _refused(answer: ErrorResponse) -> JSONResponse:
+        return JSONResponse(answer.model_dump(mode="json", by_alias=True), status_code=answer.error.code)
+
     # Streaming
 
-    async def _stream(
-        self, turn: Turn, request: ResponsesRequest, raw_request: Request, keep_alive_s: float
-    ) -> Response:
-        try:
-            events = await self._submit(turn, raw_request)
-        except BaseException:
-            await self._land(turn)
-            raise
-        if isinstance(events, ErrorResponse):
-            await self._land(turn)
-            return _refused(events)
-        sent = self._sent(self._answered(turn, events, request, raw_request))
-        return ClosingStream(with_sse_keep_alive(sent, keep_alive_s), media_type="text/event-stream")
-
-    async def _sent(self, answered: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator[str]:
-        async with aclosing(answered) as events:
-            async for event in events:
+    async def _events(
+        self, turn: Turn, events: AsyncGenerator[Any, None], request: Any, raw_request: Request
+    ) -> AsyncIterator[str]:
+        """See ChatDesk._events; each event in the words of this route."""
+        async with aclosing(self._answered(turn, events, request, raw_request)) as answered:
+            async for event in answered:
                 yield f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
 
     async def _answered(
@@ -181,10 +173,6 @@ class ResponsesDesk(ChatDesk):
     def _with_provenance(self, turn: Turn, response: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in response.items() if key != "kv_transfer_params"}
         return kept | {"inferscale": self._provenance(turn)}
-
-
-def _refused(answer: ErrorResponse) -> JSONResponse:
-    return JSONResponse(answer.model_dump(mode="json", by_alias=True), status_code=answer.error.code)
 
 
 def refuse_stored(request: ResponsesRequest) -> None:
