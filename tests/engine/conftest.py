@@ -56,7 +56,7 @@ async def start_engine(
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # tests send functions to the worker
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    launch.prepare_environment(os.environ)
+    launch.prepare_environment(os.environ, ServerConfig().cache_path / launch.COMPILED)  # one for all runs
     args = launch.build_args(config, model, vllm_args)
     args.kv_transfer_config = launch.transfer_config(
         launch.slab_rows_of(config, args), ("RogueConnector", "tests.engine.rogue"), HOST_ROWS

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from inferscale_server.config import ServerConfig
-from inferscale_server.engine.launch import check_start, log_path
+from inferscale_server.engine.launch import check_start, log_path, prepare_environment
 from inferscale_server.errors import UnsupportedOption
 
 
@@ -29,3 +30,13 @@ def test_a_flag_that_breaks_the_design_is_refused_before_vllm_is_imported(tmp_pa
 def test_the_checks_load_no_engine() -> None:
     code = "import sys; import inferscale_server.engine.launch; print({'torch', 'vllm'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="torch is built for a GPU")
+def test_on_a_cpu_what_was_compiled_is_found_again_by_the_next_start(tmp_path: Path) -> None:
+    environ: dict[str, str] = {}
+    prepare_environment(environ, tmp_path)
+    assert environ["VLLM_USE_AOT_COMPILE"] == "0" and environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+    mine = {"VLLM_USE_AOT_COMPILE": "1", "TORCHINDUCTOR_CACHE_DIR": "/mine"}
+    prepare_environment(mine, tmp_path)
+    assert (mine["VLLM_USE_AOT_COMPILE"], mine["TORCHINDUCTOR_CACHE_DIR"]) == ("1", "/mine")

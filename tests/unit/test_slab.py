@@ -12,7 +12,7 @@ from inferscale_server.engine.scheduler_half import Load, StepCapture, StepComma
 from inferscale_server.engine.slab import Slab
 from inferscale_server.engine.tapped import TappedLayer
 from inferscale_server.engine.worker_half import WorkerHalf
-from inferscale_server.rotary import gather_rotated, rotate
+from inferscale_server.rotary import compiled_gather, gather_rotated, rotate
 
 from .attention import FakeRotary, Text, forward, layer, rotary, text_for, turned
 
@@ -314,4 +314,4 @@ def test_the_gather_gives_the_keys_of_its_twin() -> None:
 
 @pytest.mark.long
 def test_the_compiled_gather_gives_the_keys_of_its_twin() -> None:
-    twins(torch.compile(gather_rotated, dynamic=True))
+    twins(compiled_gather())

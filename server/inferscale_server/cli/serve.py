@@ -20,7 +20,7 @@ HELP = {
     "host": "Address to listen on.",
     "port": "Port to listen on.",
     "data_dir": "Folder that holds the facts.",
-    "cache_dir": "Folder for prepared models.",
+    "cache_dir": "Folder for prepared models and compiled kernels.",
     "embedder": "Embedding model: minilm (embedded), a folder, a hub id, or openai:MODEL[@URL].",
     "embedder_url": "Base URL of the endpoint for openai:MODEL.",
     "embedder_key": "Key for that endpoint; better in the environment, where other users cannot see it.",

@@ -38,6 +38,8 @@ EMBEDDED_TOOL_PARSER = "hermes"
 GIB = 1 << 30
 LOG_LEVEL = "VLLM_LOGGING_LEVEL"
 """vLLM's variable. Whoever sets it wants to see vLLM's words on the terminal."""
+COMPILED = "compiled"
+"""Folder of the cache for kernels that torch has compiled."""
 HTTP_STOP_S = 2
 """How long open connections may take to end when the server stops; ours are told after half of that."""
 
@@ -86,7 +88,7 @@ def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport, l
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end a server that is still starting; then it reloads
     report.stage("preparing the model")
     model = str(resolve_model(config.model, config.cache_path, report.stage))
-    prepare_environment(os.environ)
+    prepare_environment(os.environ, config.cache_path / COMPILED)
     report.stage("reading the model's configuration")
     args = build_args(config, model, vllm_args)
     args.start_report = report
@@ -129,8 +131,12 @@ def check_port(host: str, port: int) -> None:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
-def prepare_environment(environ: Any) -> None:
-    """Environment variables that vLLM reads; what the operator has set wins, except where the design breaks."""
+def prepare_environment(environ: Any, compiled: Path) -> None:
+    """Environment variables that vLLM reads; what the operator has set wins, except where the design breaks.
+
+    Args:
+        compiled: folder where compiled kernels are kept for the next start.
+    """
     named = [name for name in environ.get("VLLM_PLUGINS", "").split(",") if name]
     environ["VLLM_PLUGINS"] = ",".join(dict.fromkeys([*named, *PLUGINS]))
     environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
@@ -140,6 +146,13 @@ def prepare_environment(environ: Any) -> None:
     environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch asks for huge pages: a fifth off an injection on a CPU
+    import torch  # after the line above, which it reads
+
+    if torch.version.cuda is None:
+        # On a CPU vLLM 0.32 cannot load what it compiled ahead of time ("no attribute 'finalize_loading'"), and its
+        # names for it are random, so that torch's own cache misses too: a minute of compiling at each start.
+        environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
+        environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
 
 
 def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Namespace:

@@ -17,13 +17,12 @@ import torch
 from inferscale_server.engine.tapped import TappedLayer, table_of
 from inferscale_server.errors import KvFileError
 from inferscale_server.kv_codec import GroupShape, KvLayout
-from inferscale_server.rotary import RotaryTable, gather_rotated, rotate
+from inferscale_server.rotary import Gather, RotaryTable, gather_rotated, rotate
 
 if TYPE_CHECKING:
     from inferscale_server.engine.paged_kernel import PagedLayers
 
 CacheWrite = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
-Gather = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
 
 MAX_TOKENS_PER_PASS = 2048
 """Rows of the scratch. It is kept, because fresh memory costs page faults: twice the time of the gather on a CPU."""

@@ -25,7 +25,7 @@ from inferscale_server.engine.slab import Slab
 from inferscale_server.engine.tapped import TappedLayer
 from inferscale_server.errors import KvFileError
 from inferscale_server.kv_order import FULL, FileOrder, FileReport
-from inferscale_server.rotary import gather_rotated
+from inferscale_server.rotary import compiled_gather
 from inferscale_server.row_copy import Direction, RowCopy
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class WorkerHalf:
 
     def _compile(self, slab: Slab) -> None:
         """Compile the gather and run it for each group, so that no request pays for it; eager when that fails."""
-        compiled = torch.compile(gather_rotated, dynamic=True)
+        compiled = compiled_gather()
         try:
             for group in slab.groups:
                 if group.table is not None:
