@@ -50,6 +50,7 @@ async def start_engine(
     """A server with a breakable connector, ended with the stack. One at a time in a process."""
     from inferscale_server.engine import launch
 
+    stack.callback(_put_back, dict(os.environ))  # servers that other tests start would take it for the operator's
     rogue_file = folder / "rogue"
     rogue_file.write_text("")
     os.environ["ROGUE_CONNECTOR_FILE"] = str(rogue_file)
@@ -92,3 +93,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.engine)
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+def _put_back(environ: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environ)

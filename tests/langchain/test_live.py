@@ -23,8 +23,6 @@ VLLM_ARGS = (
     *("--dtype", "float32"),
     *("--max-model-len", "2048"),
     "--enforce-eager",
-    "--enable-auto-tool-choice",
-    *("--tool-call-parser", "hermes"),
 )
 USERS = ("alice", "bob")
 FACTS = 6

@@ -170,8 +170,8 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     args.model, args.host, args.port = model, config.host, config.port
     if not args.served_model_name:
         args.served_model_name = [SERVED_NAME_DEFAULT if config.model is None else config.model]
-    if config.model is None and not args.tool_call_parser:  # without a parser vLLM refuses tools, forced ones too
-        args.enable_auto_tool_choice, args.tool_call_parser = True, EMBEDDED_TOOL_PARSER
+    if config.model is None:
+        _let_embedded_model_use_tools(args)
     args.middleware = [*args.middleware, GUARD]
     args.scheduling_policy = "priority"
     args.enable_prompt_tokens_details = True
@@ -184,6 +184,17 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     host_rows = int(slab_rows * config.kv_host_gib / config.kv_device_gib)
     args.kv_transfer_config = transfer_config(slab_rows, host_rows=host_rows)
     return args
+
+
+def _let_embedded_model_use_tools(args: Namespace) -> None:
+    from vllm.config import StructuredOutputsConfig
+
+    if not args.tool_call_parser:  # without a parser vLLM refuses tools, forced ones too
+        args.enable_auto_tool_choice, args.tool_call_parser = True, EMBEDDED_TOOL_PARSER
+        args.tool_strict_level = "parameter"  # vLLM's default holds a call to the tool's name only
+    if args.structured_outputs_config == StructuredOutputsConfig():
+        # Where JSON allows blanks, so small a model goes on with blanks until its tokens are used up.
+        args.structured_outputs_config = StructuredOutputsConfig(backend="xgrammar", disable_any_whitespace=True)
 
 
 def _refuse_arguments(message: str) -> NoReturn:
