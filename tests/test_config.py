@@ -180,7 +180,17 @@ def test_an_error_says_where_the_value_was_read(
     assert source in str(caught.value).split(": ")[0]
 
 
-@pytest.mark.parametrize("key", [name for name in ServerConfig.model_fields if name not in ("insecure", "verbose")])
+SWITCHES = ("kv_codec_device", "insecure", "verbose")
+
+
+def test_only_int8_can_be_on_the_device_too() -> None:
+    assert load_config({"kv_codec": "int8", "kv_codec_device": True}, {}).kv_codec_device
+    for codec in ("none", "int4"):
+        with pytest.raises(ConfigError, match=f"--kv-codec-device.*kv_codec is {codec}"):
+            load_config({"kv_codec": codec, "kv_codec_device": True}, {})
+
+
+@pytest.mark.parametrize("key", [name for name in ServerConfig.model_fields if name not in SWITCHES])
 def test_true_is_no_value_for_anything_but_a_switch(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigError, match=f"'{key}': value True"):
         load_config({}, {}, toml(tmp_path, f"{key} = true"))

@@ -47,6 +47,8 @@ class KvSupport:
     backend: str = "none"
     layers: int = 0
     bytes_per_row: int = 0
+    cold_bytes_per_row: int = 0
+    """In host memory and in files, where rows may be quantised."""
     rotary_digest: str = ""
     gate: dict[str, Any] = field(default_factory=dict)
     costs: dict[str, Any] = field(default_factory=dict)
@@ -147,7 +149,7 @@ class Brain:
             facts=len(facts),
             tokens=sum(with_kv.values()),
             device_bytes=_rows_of(chunks) * self.support.bytes_per_row,
-            host_bytes=_rows_of(copies) * self.support.bytes_per_row,
+            host_bytes=_rows_of(copies) * self.support.cold_bytes_per_row,
             disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
             facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
             index_bytes=self.memory.index_bytes(owner),
@@ -210,6 +212,8 @@ class Brain:
                 "rows_used": self.catalog.rows_used,
                 "bytes_per_row": self.support.bytes_per_row,
                 "pins": self.catalog.pins,
+                "codec": self.config.kv_codec,
+                "cold_bytes_per_row": self.support.cold_bytes_per_row,
             },
             "disk": {} if self.disk is None else self.disk.status(),
             "host": {} if self.host is None else self.host.status(),

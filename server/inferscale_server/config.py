@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from inferscale_server.errors import ConfigError
+from inferscale_server.kv_codec import KvCodec
 from inferscale_server.limits import MAX_BYTES_PER_OWNER, MAX_FACTS_PER_OWNER, MAX_K, MAX_REQUESTS_PER_USER
 from inferscale_server.recipe_name import check_recipe
 from inferscale_server.types import FactOrder
@@ -75,6 +76,8 @@ class ServerConfig(BaseModel):
     kv_device_gib: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     kv_host_gib: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     kv_disk_gib: float = Field(default=8.0, ge=0, allow_inf_nan=False)
+    kv_codec: KvCodec = "none"
+    kv_codec_device: bool = False
     stage_deadline_ms: float = Field(default=100.0, ge=0, allow_inf_nan=False)
     max_sessions: int = Field(default=4096, ge=1, le=1_000_000)
     session_idle_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
@@ -109,6 +112,14 @@ class ServerConfig(BaseModel):
                 "use a loopback address, pass --api-keys FILE, or pass --insecure to serve everybody"
             )
         return self
+
+    @field_validator("kv_codec_device")
+    @classmethod
+    def _device_codes_are_int8(cls, device: bool, info: ValidationInfo) -> bool:
+        codec = info.data.get("kv_codec")
+        if device and codec != "int8":
+            raise ValueError(f"codes on the device are int8, and kv_codec is {codec}")
+        return device
 
     @field_validator("facts_url")
     @classmethod

@@ -17,7 +17,7 @@ CODEC_VERSION = 1
 @dataclass(frozen=True, slots=True)
 class Ingredients:
     """All that goes in. `weights` identifies revision and bytes, `words` the prompt's fixed wording, `rotary` the
-    tables that the model rotates with, which follow from the longest context too."""
+    tables that the model rotates with, which follow from the longest context too, `codec` how files are quantised."""
 
     weights: str
     config: Mapping[str, object]
@@ -30,6 +30,7 @@ class Ingredients:
     recipe: str
     words: str
     rotary: str = ""
+    codec: str = "none"
     codec_version: int = CODEC_VERSION
 
 

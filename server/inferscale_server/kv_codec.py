@@ -4,7 +4,8 @@ Knows: what a file says about itself and how it proves it. Refuses to know: fold
 
 Layout, big-endian: magic (8) · format (u32) · header bytes (u32) · payload bytes (u64) · SHA-256 of all this and the
 header (32) · header (JSON) · payload. The header holds the payload's SHA-256, so every bit of the file is covered.
-Payload: for each group of layers its keys, then its values, each (layers, tokens, heads, head_dim), position-free.
+Payload: for each group of layers its keys, then its values, each (layers, tokens, heads, head_dim), position-free; of a
+quantised file what `payload.py` makes of them.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from inferscale_server.errors import KvFileError
 
 MAGIC = b"\x89ISKV\r\n\x1a"
-FORMAT = 1
+FORMAT = 2
 MAX_HEADER_BYTES = 1 << 17
 MAX_TOKENS = 1 << 20
 MAX_GROUPS = 64
 MAX_SEEN = 512
 MAX_TEXT = 1_024
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+KvCodec = Literal["none", "int8", "int4"]
+"""How keys and values lie in files and in host memory: in the model's dtype, or as codes with scales."""
+CODECS: tuple[KvCodec, ...] = ("none", "int8", "int4")
+SCALE_BYTES = 2
 
 _LENGTHS = struct.Struct(">8sIIQ")
 _DIGEST_BYTES = 32
@@ -76,11 +81,23 @@ class KvLayout:
     groups: tuple[GroupShape, ...]
     rank: int
     world: int
+    codec: KvCodec = "none"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one token's keys and values."""
+        heads = ((group.layers * group.heads, group.head_dim) for group in self.groups)
+        return sum(2 * count * head_bytes(self.codec, head_dim, self.dtype) for count, head_dim in heads)
+
+    @property
+    def channel_bytes(self) -> int:
+        """Bytes that a whole file takes besides: the keys' channels."""
+        channels = sum(group.layers * group.heads * group.head_dim for group in self.groups)
+        return 0 if self.codec == "none" else channels * SCALE_BYTES
 
     def payload_bytes(self, tokens: int) -> int:
         """Bytes of so many tokens' keys and values."""
-        numbers = sum(2 * group.layers * group.heads * group.head_dim for group in self.groups)
-        return numbers * tokens * DTYPE_BYTES[self.dtype]
+        return self.row_bytes * tokens + self.channel_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +120,16 @@ class KvFile:
 
     header: KvHeader
     payload: bytearray
+
+
+def code_bytes(codec: KvCodec, head_dim: int) -> int:
+    """Bytes of the codes of one head of a token."""
+    return (head_dim + 1) // 2 if codec == "int4" else head_dim
+
+
+def head_bytes(codec: KvCodec, head_dim: int, dtype: str) -> int:
+    """Bytes of one head of a token, its scale included. `dtype`: the model's, in a word."""
+    return head_dim * DTYPE_BYTES[dtype] if codec == "none" else code_bytes(codec, head_dim) + SCALE_BYTES
 
 
 def digest_of(token_ids: Sequence[int]) -> str:
@@ -192,11 +219,12 @@ def _parse(value: object) -> KvHeader:
     layout = _fields(parts["layout"], KvLayout)
     groups = tuple(_group(one) for one in _list(layout["groups"], MAX_GROUPS))
     dtype, world = _text(layout["dtype"]), _number(layout["world"], 1, 4_096)
-    if dtype not in DTYPE_BYTES or not groups:
-        raise KvFileError("header", "unknown dtype, or no layers")
+    codec = next((known for known in CODECS if known == layout["codec"]), None)
+    if dtype not in DTYPE_BYTES or codec is None or not groups:
+        raise KvFileError("header", "unknown dtype or codec, or no layers")
     return KvHeader(
         identity=identity_from_wire(parts["identity"]),
-        layout=KvLayout(dtype, groups, _number(layout["rank"], 0, world - 1), world),
+        layout=KvLayout(dtype, groups, _number(layout["rank"], 0, world - 1), world, codec),
         payload_digest=_text(parts["payload_digest"]),
     )
 

@@ -87,11 +87,15 @@ def gather_rotated(
         cos, sin: (n, rotary_dim / 2) float32; columns past the rotary dimension pass through.
     """
     half = cos.shape[-1]
-    keys = _pairs(slab_keys, half, is_neox)[:, rows].float()  # (layers, n, heads, 2, half)
-    c, s = cos[:, None, None, :], torch.stack((-sin, sin), dim=1)[:, None]
-    _pairs(out, half, is_neox).copy_(keys * c + keys.flip(-2) * s)
+    store_turned(out, pairs_of(slab_keys, half, is_neox)[:, rows].float(), cos, sin, is_neox)
     if 2 * half < out.shape[-1]:
         out[..., 2 * half :] = slab_keys[:, rows, :, 2 * half :]
+
+
+def store_turned(out: torch.Tensor, pairs: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool) -> None:
+    """Turn pairs (layers, n, heads, 2, rotary_dim / 2) float32, from `pairs_of`, into out's rotary columns."""
+    c, s = cos[:, None, None, :], torch.stack((-sin, sin), dim=1)[:, None]
+    pairs_of(out, cos.shape[-1], is_neox).copy_(pairs * c + pairs.flip(-2) * s)
 
 
 def compiled_gather() -> Gather:
@@ -116,7 +120,7 @@ def compiled_gather() -> Gather:
     return gather
 
 
-def _pairs(keys: torch.Tensor, half: int, is_neox: bool) -> torch.Tensor:
+def pairs_of(keys: torch.Tensor, half: int, is_neox: bool) -> torch.Tensor:
     """A view of the rotary columns, (..., 2, half): what is rotated against each other stands in one column."""
     rotary, around = keys[..., : 2 * half], keys.shape[:-1]
     return rotary.view(*around, 2, half) if is_neox else rotary.view(*around, half, 2).transpose(-1, -2)

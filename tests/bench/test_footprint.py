@@ -29,6 +29,12 @@ def test_the_embedded_models_row_is_what_the_server_reserves() -> None:
     assert smol.token_bytes("bfloat16") == 23_040
 
 
+def test_codes_and_scales_of_a_fact_are_counted_to_the_byte() -> None:
+    """Six heads of 4 numbers, keys and values, 5 tokens: codes, 2 bytes of scale each, and 24 channels of 2 bytes."""
+    sizes = sizes_of(TINY, "bfloat16", Load(tokens_a_fact=5))
+    assert (sizes.fact_bytes, sizes.fact_bytes_int8, sizes.fact_bytes_int4) == (480, 60 * 6 + 48, 60 * 4 + 48)
+
+
 def test_users_fill_what_weights_and_engine_leave() -> None:
     sizes = sizes_of(TINY, "float32", Load(facts=10, tokens_a_fact=5))
     assert sizes.user_bytes == 10 * sizes.fact_bytes == 50 * sizes.token_bytes

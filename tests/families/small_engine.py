@@ -16,6 +16,7 @@ from inferscale_server.command import Command, Extent, rows_of
 from inferscale_server.engine.difference import Difference
 from inferscale_server.engine.first_token import FirstToken
 from inferscale_server.engine.scheduler_half import Load, StepCapture, StepCommands
+from inferscale_server.engine.slab import SlabCodec
 from inferscale_server.engine.tapped import TappedLayer
 from inferscale_server.engine.worker_half import WorkerHalf
 from tests.unit.attention import FakeAttention, FakeImpl, FakeRotary, rotary
@@ -74,10 +75,10 @@ class SmallModel:
 class SmallEngine:
     """The engine's door over a SmallModel: one request at a time, a prefix cache by salt."""
 
-    def __init__(self, rows: int = 1024) -> None:
+    def __init__(self, rows: int = 1024, slab_codec: SlabCodec = "none") -> None:
         turns = [rotary(DIM, positions=POSITIONS), rotary(DIM, base=100.0, positions=POSITIONS)]
         self.layers = [_layer(str(number), turns[number == 1]) for number in range(3)]
-        self.worker = WorkerHalf(rows)
+        self.worker = WorkerHalf(rows, slab_codec=slab_codec)
         self.worker.attach_layers(self.layers, torch.float32, torch.device("cpu"), compiled=False)
         self.model = SmallModel(self.layers)
         self.shared_cache = False  # a prefix cache that forgets its salts

@@ -12,10 +12,10 @@ import pytest
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.command import Capture, Command
 from inferscale_server.engine.gate import STORY, Gate
+from inferscale_server.engine.layer_group import LayerGroup
 from inferscale_server.engine.probe import EngineTraits, ProbeText, distances, probe_distances
 from inferscale_server.engine.probe_quality import EncodedBehind, FactWords, choose_tail
 from inferscale_server.engine.probe_rows import ProbeRows
-from inferscale_server.engine.slab import LayerGroup
 from inferscale_server.engine.verdict import Verdict, VerdictFolder
 from inferscale_server.plan import Frame
 from inferscale_server.rotary import RotaryTable
@@ -133,6 +133,24 @@ async def test_the_distances_are_red_on(tmp_path: Path, fault: Fault, probe: str
     probes = await probe_distances(ProbeRows(engine, Catalog(1024, "print")), ProbeText(5, story, story), TRAITS)
     red = [found.name for found in probes if found.reason is not None]
     assert probe in red and probe.replace(" 0", f" {distances(POSITIONS)[-1]}") in red, probes
+
+
+CODED = replace(TRAITS, quantised=True)
+
+
+async def test_a_slab_of_codes_is_green_at_every_distance(tmp_path: Path) -> None:
+    verdict = await World(tmp_path, SmallEngine(slab_codec="int8"), CODED).judge()
+    assert verdict.reasons == [] and verdict.quality is not None
+    injected = {probe.name: probe for probe in verdict.probes if probe.name.startswith("injection")}
+    assert all(0 < probe.measured < probe.allowed / 5 for probe in injected.values()), injected
+
+
+@pytest.mark.parametrize("fault", [shifted_positions, a_wrong_base, no_positions])
+async def test_a_slab_of_codes_is_red_on_a_wrong_rotation(tmp_path: Path, fault: Fault) -> None:
+    engine = SmallEngine(slab_codec="int8")
+    assert engine.worker.slab is not None
+    fault(engine.worker.slab.groups)
+    assert (await World(tmp_path, engine, CODED).judge()).reasons
 
 
 @pytest.mark.parametrize("fault", [fault for fault, _ in FAULTS])

@@ -40,6 +40,7 @@ CHANGES: dict[str, object] = {
     "recipe": "primer-21",
     "words": "v",
     "rotary": "a longer table",
+    "codec": "int8",
     "codec_version": ORIGINAL.codec_version + 1,
 }
 FACTS = [fact(number) for number in range(4)]

@@ -7,6 +7,7 @@ import torch
 
 from inferscale_server.command import Extent
 from inferscale_server.engine.worker_half import WorkerHalf
+from inferscale_server.kv_codec import KvCodec
 from inferscale_server.row_copy import RowCopy
 
 from .attention import layer, rotary
@@ -14,16 +15,21 @@ from .attention import layer, rotary
 NEOX = rotary(8)
 
 
-@pytest.fixture
-def worker() -> WorkerHalf:
+def made(codec: KvCodec) -> WorkerHalf:
     """Two shapes of layers, 16 slab rows, 32 host rows; the slab holds numbers, all of stamp 3."""
-    worker = WorkerHalf(16, 32)
+    worker = WorkerHalf(16, 32, codec)
     worker.attach_layers([layer("a", 2, 8, NEOX), layer("b", 1, 8, NEOX)], torch.float32, torch.device("cpu"), False)
     assert worker.slab is not None
-    for array in worker.slab.arrays:
+    for array in worker.slab.tensors:
         array.copy_(torch.randn(array.shape))
     worker.slab.stamps[:] = 3
     return worker
+
+
+@pytest.fixture
+def worker() -> WorkerHalf:
+    """Copies as they are."""
+    return made("none")
 
 
 def pieces(*rows: tuple[int, int]) -> tuple[Extent, ...]:
@@ -32,7 +38,7 @@ def pieces(*rows: tuple[int, int]) -> tuple[Extent, ...]:
 
 def contents(worker: WorkerHalf, rows: list[int]) -> list[torch.Tensor]:
     assert worker.slab is not None
-    return [array[:, rows].clone() for array in worker.slab.arrays]
+    return [array[:, rows].clone() for array in worker.slab.tensors]
 
 
 def test_rows_come_back_bit_by_bit_to_other_rows(worker: WorkerHalf) -> None:
@@ -57,7 +63,7 @@ def test_wiped_host_rows_hold_zeros_and_do_not_come_back(worker: WorkerHalf) -> 
     assert worker.host is not None
     worker.copy("to_host", RowCopy(pieces((2, 2)), 3, pieces((0, 2)), 11))
     worker.wipe_host([(0, 2)])
-    assert not any(array.any() for array in worker.host._arrays)
+    assert not any(tensor.any() for tensor in worker.host.tensors)
     assert not worker.copy("to_device", RowCopy(pieces((0, 2)), 11, pieces((5, 2)), 4))
 
 
@@ -66,3 +72,42 @@ def test_a_worker_without_host_rows_counts_the_fault_and_goes_on() -> None:
     worker.attach_layers([layer("a", 2, 8, NEOX)], torch.float32, torch.device("cpu"), False)
     assert not worker.copy("to_host", RowCopy(pieces((0, 1)), 0, pieces((0, 1)), 1))
     assert worker.errors["copy"] == 1
+
+
+@pytest.mark.parametrize(("codec", "apart"), [("int8", 0.03), ("int4", 0.45)])
+def test_quantised_rows_come_back_as_near_as_their_codes_to_other_rows(codec: KvCodec, apart: float) -> None:
+    worker = made(codec)
+    before = contents(worker, [2, 3, 9])
+    assert worker.copy("to_host", RowCopy(pieces((2, 2), (9, 1)), 3, pieces((30, 2), (0, 1)), 11))
+    worker.wipe([(2, 2), (9, 1)])
+    assert worker.copy("to_device", RowCopy(pieces((30, 2), (0, 1)), 11, pieces((5, 3)), 4))
+    after = contents(worker, [5, 6, 7])
+    assert 0 < max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True)) < apart
+    assert worker.captured([(4, [(5, 3)])]) == [True]
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_a_quantised_row_does_not_depend_on_what_it_is_copied_with(codec: KvCodec) -> None:
+    worker = made(codec)
+    worker.copy("to_host", RowCopy(pieces((0, 1)), 3, pieces((0, 1)), 10))  # the first chunk gives the channels
+    worker.copy("to_host", RowCopy(pieces((4, 5)), 3, pieces((8, 5)), 11))
+    worker.copy("to_host", RowCopy(pieces((6, 1)), 3, pieces((20, 1)), 12))
+    assert worker.host is not None
+    assert all(torch.equal(tensor[:, 10], tensor[:, 20]) for tensor in worker.host.tensors)
+
+
+@pytest.mark.parametrize(("codec", "share"), [("int8", 10 / 32), ("int4", 6 / 32)])
+def test_quantised_rows_take_as_many_bytes_as_the_layout_says(codec: KvCodec, share: float) -> None:
+    """Heads of 8 float32 numbers, 32 bytes: 8 or 4 of codes and 2 of a scale."""
+    worker, plain = made(codec), made("none")
+    assert worker.host is not None and plain.host is not None and worker.slab is not None
+    took, before = (sum(tensor.nbytes for tensor in host.tensors) for host in (worker.host, plain.host))
+    assert took == 32 * worker.slab.layout(0, 1, codec).row_bytes == before * share
+
+
+def test_a_row_that_is_not_finite_is_not_kept_as_codes() -> None:
+    worker = made("int8")
+    assert worker.slab is not None
+    worker.slab.tensors[1][0, 4] = float("nan")
+    assert not worker.copy("to_host", RowCopy(pieces((4, 1)), 3, pieces((0, 1)), 10))
+    assert not worker.copy("to_device", RowCopy(pieces((0, 1)), 10, pieces((5, 1)), 4))

@@ -20,6 +20,7 @@ from inferscale_server.kv_codec import (
     MAGIC,
     MAX_HEADER_BYTES,
     GroupShape,
+    KvCodec,
     KvFile,
     KvHeader,
     KvIdentity,
@@ -57,6 +58,22 @@ def test_what_was_written_is_read() -> None:
     file = unpacked(packed())
     assert (file.header.identity, file.header.layout, bytes(file.payload)) == (IDENTITY, LAYOUT, PAYLOAD)
     assert read_header(io.BytesIO(packed()), len(packed())) == file.header
+
+
+@pytest.mark.parametrize(("codec", "row", "file"), [("none", 160, 800), ("int8", 112, 640), ("int4", 72, 440)])
+def test_a_layout_says_how_long_rows_and_files_are(codec: KvCodec, row: int, file: int) -> None:
+    """Six heads of 4 numbers and two of 8, keys and values: 2 bytes a number; or codes and 2 bytes a head, and in a
+    file 2 bytes for each of the 40 channels of the keys."""
+    layout = dataclasses.replace(LAYOUT, codec=codec)
+    assert (layout.row_bytes, layout.payload_bytes(5)) == (row, file)
+
+
+def test_a_header_names_its_codec() -> None:
+    layout = dataclasses.replace(LAYOUT, codec="int4")
+    payload = bytes(layout.payload_bytes(5))
+    assert unpacked(packed(payload, layout=layout)).header.layout == layout
+    with pytest.raises(KvFileError, match="codec"):
+        packed(layout=dataclasses.replace(LAYOUT, codec="int3"))
 
 
 def test_an_identity_survives_a_message() -> None:

@@ -13,7 +13,7 @@ import torch
 from inferscale_server.command import Extent
 from inferscale_server.engine.tapped import TappedLayer
 from inferscale_server.engine.worker_half import WorkerHalf
-from inferscale_server.kv_codec import KvHeader, KvIdentity, pack_header, payload_digest
+from inferscale_server.kv_codec import CODECS, KvCodec, KvHeader, KvIdentity, pack_header, payload_digest
 from inferscale_server.kv_files import kv_path, temporary
 from inferscale_server.kv_order import FileOrder, FileReport, joined, order_from_wire
 
@@ -32,12 +32,14 @@ def order(folder: Path, where: tuple[Extent, ...] = FROM, stamp: int = 1, name: 
     return FileOrder(folder, STEM, identity(name=name), where, stamp)
 
 
-def filled(layers: list[TappedLayer], dtype: torch.dtype = torch.float32) -> WorkerHalf:
+def filled(
+    layers: list[TappedLayer], dtype: torch.dtype = torch.float32, codec: KvCodec = "none", seed: int = 3
+) -> WorkerHalf:
     """A worker whose slab holds random numbers, all of attempt 1."""
-    worker = WorkerHalf(64)
+    worker = WorkerHalf(64, codec=codec)
     worker.attach_layers(layers, dtype, torch.device("cpu"), compiled=False)
     assert worker.slab is not None
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     for group in worker.slab.groups:
         group.keys.normal_()
         group.values.normal_()
@@ -66,8 +68,42 @@ def test_what_was_saved_is_loaded_bit_by_bit(tmp_path: Path, model: str, dtype: 
             assert torch.equal(array[:, 40:45], array[:, [7, 8, 9, 20, 21]])
 
 
-def test_a_file_is_as_long_as_it_was_reported(tmp_path: Path) -> None:
-    worker = filled(plain_layers())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("codec", "apart"), [("int8", 0.03), ("int4", 0.45)])
+def test_what_was_saved_as_codes_is_loaded_as_near_as_they_are(
+    tmp_path: Path, codec: KvCodec, apart: float, model: str, dtype: torch.dtype
+) -> None:
+    layers = [layer(f"layer {number}", *shape) for number, shape in enumerate(MODELS[model])]
+    worker = filled(layers, dtype, codec)
+    placed(worker, tmp_path)
+    assert worker.restore(order(tmp_path, TO, stamp=9), 0, 1).result == "ok"
+    assert worker.slab is not None and worker.captured([(9, [(40, 5)])]) == [True]
+    for array in worker.slab.tensors:
+        difference = (array[:, 40:45].float() - array[:, [7, 8, 9, 20, 21]].float()).abs()
+        assert 0 < float(difference.max()) < apart
+
+
+@pytest.mark.parametrize("wrote", CODECS)
+@pytest.mark.parametrize("reads", CODECS)
+def test_r5_a_file_in_another_codec_is_refused(tmp_path: Path, wrote: KvCodec, reads: KvCodec) -> None:
+    placed(filled(plain_layers(), codec=wrote), tmp_path)
+    report = filled(plain_layers(), codec=reads).restore(order(tmp_path, TO, stamp=9), 0, 1)
+    assert report.result == ("ok" if wrote == reads else "layout")
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_what_is_not_finite_is_not_saved_as_codes(tmp_path: Path, codec: KvCodec) -> None:
+    worker = filled(plain_layers(), codec=codec)
+    assert worker.slab is not None
+    worker.slab.tensors[0][0, 8, 0, 0] = float("inf")
+    assert worker.save(order(tmp_path), 0, 1) == FileReport("not_finite")
+    assert list(tmp_path.iterdir()) == [] and not worker.errors
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_file_is_as_long_as_it_was_reported(tmp_path: Path, codec: KvCodec) -> None:
+    worker = filled(plain_layers(), codec=codec)
     report = worker.save(order(tmp_path), 0, 1)
     assert report.size_bytes == temporary(kv_path(tmp_path, STEM, 0)).stat().st_size
 
@@ -106,11 +142,12 @@ def test_a_file_of_another_chunk_rank_or_model_is_refused(tmp_path: Path) -> Non
     assert worker.restore(order(tmp_path / "none", TO), 0, 1).result == "missing"
 
 
-def test_a_file_with_a_fitting_checksum_and_no_numbers_is_refused(tmp_path: Path) -> None:
-    worker = filled(plain_layers())
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_file_with_a_fitting_checksum_and_no_numbers_is_refused(tmp_path: Path, codec: KvCodec) -> None:
+    worker = filled(plain_layers(), codec=codec)
     path, slab = placed(worker, tmp_path), worker.slab
     assert slab is not None
-    layout = slab.layout(0, 1)
+    layout = slab.layout(0, 1, codec)
     payload = b"\xff" * layout.payload_bytes(5)
     path.write_bytes(pack_header(KvHeader(identity(), layout, payload_digest([payload]))) + payload)
     assert worker.restore(order(tmp_path, TO, stamp=9), 0, 1).result == "not_finite"

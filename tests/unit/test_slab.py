@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from inferscale_server.engine.scheduler_half import Load, StepCapture, StepCommands
-from inferscale_server.engine.slab import Slab
+from inferscale_server.engine.slab import Slab, SlabCodec
 from inferscale_server.engine.tapped import TappedLayer
 from inferscale_server.engine.worker_half import WorkerHalf
 from inferscale_server.rotary import compiled_gather, gather_rotated, rotate
@@ -43,8 +43,8 @@ def plain_layers() -> list[TappedLayer]:
     return [layer("one", 2, 8, NEOX), layer("two", 1, 8, NEOX)]
 
 
-def worker_of(layers: list[TappedLayer]) -> WorkerHalf:
-    worker = WorkerHalf(ROWS)
+def worker_of(layers: list[TappedLayer], slab_codec: SlabCodec = "none", host_rows: int = 0) -> WorkerHalf:
+    worker = WorkerHalf(ROWS, host_rows, slab_codec, slab_codec)
     worker.attach_layers(layers, torch.float32, torch.device("cpu"), compiled=False)
     return worker
 

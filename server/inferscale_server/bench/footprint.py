@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inferscale_server.kv_codec import GroupShape, KvCodec, KvLayout
+
 GIB = 1 << 30
 MIB = 1 << 20
 KIB = 1 << 10
@@ -36,6 +38,11 @@ class ModelShape:
         """Keys and values of one token in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * DTYPE_BYTES[dtype]
 
+    def file_bytes(self, tokens: int, dtype: str, codec: KvCodec) -> int:
+        """Keys and values of a fact in its files, without their headers."""
+        shape = GroupShape(self.layers, self.kv_heads, self.head_dim)
+        return KvLayout(dtype, (shape,), 0, 1, codec).payload_bytes(tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -47,12 +54,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes for one model and dtype; `users` by GPU, in the order of GPUS_GIB."""
+    """Bytes for one model and dtype; `users` by GPU, in the order of GPUS_GIB. The codecs' are of a file: a fact in
+    host memory has no channels of its own."""
 
     model: str
     dtype: str
     token_bytes: int
     fact_bytes: int
+    fact_bytes_int8: int
+    fact_bytes_int4: int
     user_bytes: int
     users: tuple[int, ...]
 
@@ -72,7 +82,8 @@ def sizes_of(model: ModelShape, dtype: str, load: Load = Load()) -> Sizes:
     user = token * load.tokens_a_fact * load.facts
     weights = model.parameters * DTYPE_BYTES[dtype]
     users = tuple(max(int((gpu * USABLE - ENGINE_GIB) * GIB - weights) // user, 0) for gpu in GPUS_GIB)
-    return Sizes(model.name, dtype, token, token * load.tokens_a_fact, user, users)
+    int8, int4 = (model.file_bytes(load.tokens_a_fact, dtype, codec) for codec in ("int8", "int4"))
+    return Sizes(model.name, dtype, token, token * load.tokens_a_fact, int8, int4, user, users)
 
 
 def all_sizes(load: Load = Load()) -> tuple[Sizes, ...]:
@@ -83,11 +94,13 @@ def all_sizes(load: Load = Load()) -> tuple[Sizes, ...]:
 def markdown(rows: tuple[Sizes, ...]) -> str:
     """The table of `docs/sizing.md`."""
     gpus = " | ".join(f"users, {gpu} GiB GPU" for gpu in GPUS_GIB)
-    head = f"| model | dtype | bytes a token | KiB a fact | MiB a user | users a GiB | {gpus} |"
-    return "\n".join([head, "|---|---|" + "---:|" * (4 + len(GPUS_GIB)), *map(_row, rows)])
+    head = f"| model | dtype | bytes a token | KiB a fact | int8 | int4 | MiB a user | users a GiB | {gpus} |"
+    return "\n".join([head, "|---|---|" + "---:|" * (6 + len(GPUS_GIB)), *map(_row, rows)])
 
 
 def _row(sizes: Sizes) -> str:
     per_gib = f"{GIB / sizes.user_bytes:.1f}"
-    figures = [f"{sizes.token_bytes}", f"{sizes.fact_bytes / KIB:.0f}", f"{sizes.user_bytes / MIB:.0f}", per_gib]
+    facts = (sizes.fact_bytes, sizes.fact_bytes_int8, sizes.fact_bytes_int4)
+    kib = [f"{size / KIB:.0f}" for size in facts]
+    figures = [f"{sizes.token_bytes}", *kib, f"{sizes.user_bytes / MIB:.0f}", per_gib]
     return "| " + " | ".join([sizes.model, sizes.dtype, *figures, *map(str, sizes.users)]) + " |"

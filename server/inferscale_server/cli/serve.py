@@ -45,6 +45,8 @@ HELP = {
     "kv_device_gib": "Memory for the facts' KV on the device, in GiB.",
     "kv_host_gib": "Host memory for copies of the facts' KV, behind the device, in GiB; of no use on a CPU.",
     "kv_disk_gib": "Disk for the facts' KV, kept over restarts, in GiB; 0 keeps none.",
+    "kv_codec": "How KV lies on disk and in host memory: none (as the model made it), int8, or int4 (an experiment).",
+    "kv_codec_device": "Keep KV on the device as int8 too; kv_codec must be int8.",
     "stage_deadline_ms": "Longest wait for KV that lies in host memory or on disk, in ms; 0: such facts go in as text.",
     "max_sessions": "Sessions whose memory block is kept, of all users; the least recently used is forgotten.",
     "session_idle_s": "Seconds after which an unused session is forgotten.",

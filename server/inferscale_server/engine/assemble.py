@@ -21,7 +21,7 @@ from inferscale_server.embed import load_embedder
 from inferscale_server.encode import Encoder, FactSource
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.framing import Framer
-from inferscale_server.engine.support import support_of
+from inferscale_server.engine.support import codecs_of, support_of
 from inferscale_server.engine.writer import ServedWriter
 from inferscale_server.extraction.build import backlog_of, build_extraction
 from inferscale_server.facts import FactStore
@@ -64,7 +64,7 @@ async def assemble(
     catalog, metrics = Catalog(rows, print_), Metrics()
     header = header_job_of(LOCAL_TENANT, header_ids or ())
     max_model_len = vllm_config.model_config.max_model_len
-    disk = await _open_disk(config, door, catalog, memory, metrics, ranks, support.bytes_per_row)
+    disk = await _open_disk(config, door, catalog, memory, metrics, ranks, support.cold_bytes_per_row)
     source = FactSource(memory.facts, memory.vectors, wording)
     listeners = Listeners(metrics.encoded, metrics.encode_tokens)
     encoder = Encoder(catalog, recipe, door, tokenize, header, source, max_model_len, listeners, disk)
@@ -201,6 +201,7 @@ def _ingredients(vllm_config: Any, tokenize: LineTokenizer, recipe: str, words: 
         tensor_parallel=vllm_config.parallel_config.tensor_parallel_size,
         adapter="",
         rotary=rotary,
+        codec=codecs_of(vllm_config),
         recipe=recipe,
         words=words,
     )

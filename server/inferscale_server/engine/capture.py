@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from inferscale_server.engine.slab import CacheWrite, LayerGroup, Slab
+from inferscale_server.engine.layer_group import CacheWrite, LayerGroup
+from inferscale_server.engine.slab import Slab
 
 
 @dataclass
@@ -87,6 +88,6 @@ class Tap:
         slots: torch.Tensor,
     ) -> None:
         source, found = armed.locate(slots)
-        group.keys[place].index_copy_(0, armed.rows, key[source].view(-1, *group.keys.shape[2:]))
-        group.values[place].index_copy_(0, armed.rows, value[source].view(-1, *group.values.shape[2:]))
+        shape = (-1, *group.keys.shape[2:])
+        group.capture(place, armed.rows, key[source].view(shape), value[source].view(shape))
         self.slab.stamps[number, armed.rows] = -armed.stamps * found  # negative: its keys are still rotated

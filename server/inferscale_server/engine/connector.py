@@ -38,7 +38,8 @@ class StepMetadata(KVConnectorMetadata):
 class InferScaleConnector(KVConnectorBase_V1):
     """Claims verified tokens, and writes their stored keys and values into the paged cache.
 
-    Extra config: `slab_rows` (int), `host_rows` (int, 0: no host tier), `secret` (hex).
+    Extra config: `slab_rows` (int), `host_rows` (int, 0: no host tier), `secret` (hex); `codec` of host rows and files,
+    `slab_codec`.
     """
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -46,7 +47,9 @@ class InferScaleConnector(KVConnectorBase_V1):
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
         slab_rows = int(extra["slab_rows"])
         self.hook_errors: Counter[str] = Counter()
-        self.worker = WorkerHalf(slab_rows, int(extra.get("host_rows", 0)))
+        self.worker = WorkerHalf(
+            slab_rows, int(extra.get("host_rows", 0)), extra.get("codec", "none"), extra.get("slab_codec", "none")
+        )
         self.scheduler: SchedulerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
             die_with_parent()

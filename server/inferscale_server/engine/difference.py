@@ -31,9 +31,8 @@ class Difference:
 
 def difference_of(slab: Slab, rows: torch.Tensor, others: torch.Tensor) -> Difference:
     """Position-free keys and values of `rows` (n,) against those of `others` (n,), all layers of this rank."""
-    keys = max(_apart(group.keys, rows, others) for group in slab.groups)
-    values = max(_apart(group.values, rows, others) for group in slab.groups)
-    return Difference(keys, values)
+    apart = [_apart(one, other) for one, other in zip(slab.read(rows), slab.read(others), strict=True)]
+    return Difference(max(apart[0::2]), max(apart[1::2]))
 
 
 def worst_of(reports: Iterable[Sequence[float]]) -> Difference:
@@ -42,9 +41,9 @@ def worst_of(reports: Iterable[Sequence[float]]) -> Difference:
     return Difference(max(keys), max(values))
 
 
-def _apart(array: torch.Tensor, rows: torch.Tensor, others: torch.Tensor) -> float:
-    """`array`: (layers, slab_rows, heads, head_dim)."""
-    one, other = array[:, rows].float().flatten(1), array[:, others].float().flatten(1)  # (layers, n * heads * dim)
+def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Each (layers, n, heads, head_dim)."""
+    one, other = one.float().flatten(1), other.float().flatten(1)
     apart = (one - other).norm(dim=1) / other.norm(dim=1).clamp_min(1e-20)
     worst = float(apart.max())
     return worst if math.isfinite(worst) else math.inf

@@ -31,6 +31,7 @@ class InferScaleWorker:
             "refusals": report.refusals,
             "layers": len(report.layers),
             "bytes_per_row": 0 if slab is None else slab.bytes_per_row,
+            "cold_bytes_per_row": 0 if slab is None else slab.layout(0, 1, connector.worker.codec).row_bytes,
             "rotary_positions": min((g.table.positions for g in slab.groups if g.table), default=0) if slab else 0,
             "rotary_digest": "" if slab is None else slab.rotary_digest(),
             "backend": report.layers[0].attention.attn_backend.get_name() if report.layers else "none",

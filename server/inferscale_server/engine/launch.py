@@ -10,6 +10,7 @@ import signal
 import socket
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -24,6 +25,7 @@ from inferscale_server.engine.model_check import check_model
 from inferscale_server.engine.options import refuse_named
 from inferscale_server.errors import ConfigError, EngineDied, ModelUnavailable, PortInUse, StartupError, StoreCorrupt
 from inferscale_server.facts import FactStore
+from inferscale_server.kv_codec import KvCodec, head_bytes
 from inferscale_server.models import resolve_model
 
 logger = logging.getLogger(__name__)
@@ -180,9 +182,9 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     if args.allowed_origins == ["*"]:
         args.allowed_origins = []  # vLLM's default would let any web page read a local user's memories
     validate_parsed_serve_args(args)
-    slab_rows = slab_rows_of(config, args)
-    host_rows = int(slab_rows * config.kv_host_gib / config.kv_device_gib)
-    args.kv_transfer_config = transfer_config(slab_rows, host_rows=host_rows)
+    rows = rows_of(config, args)
+    codecs = (config.kv_codec, slab_codec_of(config))
+    args.kv_transfer_config = transfer_config(rows.slab, host_rows=rows.host, codecs=codecs)
     return args
 
 
@@ -201,36 +203,57 @@ def _refuse_arguments(message: str) -> NoReturn:
     raise ConfigError(f"vLLM's options after --: {message}")
 
 
-def transfer_config(slab_rows: int, connector: tuple[str, str] = CONNECTOR, host_rows: int = 0) -> Any:
-    """The KV connector's configuration, with a secret that only this process and its engine know."""
+def transfer_config(
+    slab_rows: int,
+    connector: tuple[str, str] = CONNECTOR,
+    host_rows: int = 0,
+    codecs: tuple[KvCodec, KvCodec] = ("none", "none"),
+) -> Any:
+    """The KV connector's configuration, with a secret that only this process and its engine know. `codecs`: of host
+    rows and files, and of the slab."""
     from vllm.config import KVTransferConfig
 
     name, module = connector
+    rows = {"slab_rows": slab_rows, "host_rows": host_rows}
+    extra = {**rows, "codec": codecs[0], "slab_codec": codecs[1], "secret": secrets.token_hex(32)}
     return KVTransferConfig(
         kv_connector=name,
         kv_connector_module_path=module,
         kv_role="kv_both",
         kv_load_failure_policy="fail",
-        kv_connector_extra_config={"slab_rows": slab_rows, "host_rows": host_rows, "secret": secrets.token_hex(32)},
+        kv_connector_extra_config=extra,
     )
 
 
-def slab_rows_of(config: ServerConfig, args: Namespace) -> int:
-    """How many tokens fit into the device slab, over all ranks; the slab's bytes come off vLLM's own memory."""
+def slab_codec_of(config: ServerConfig) -> KvCodec:
+    """How rows lie on the device."""
+    return config.kv_codec if config.kv_codec_device else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TierRows:
+    """How many tokens a tier holds, over all ranks."""
+
+    slab: int
+    host: int
+
+
+def rows_of(config: ServerConfig, args: Namespace) -> TierRows:
+    """How many tokens fit into device slab and host memory; the slab's bytes come off vLLM's own memory."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     try:
         vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except (ValueError, OSError) as error:
         raise ModelUnavailable(f"vLLM cannot serve {args.model}: {_reason(error)}") from error
-    model = vllm_config.model_config
-    heads = model.get_num_kv_heads(vllm_config.parallel_config)
-    per_row = (
-        2 * model.get_num_layers(vllm_config.parallel_config) * heads * model.get_head_size() * model.dtype.itemsize
-    )
-    rows = int(config.kv_device_gib * GIB / max(per_row, 1))
-    if rows < 1:
-        raise ConfigError(f"option 'kv_device_gib': value {config.kv_device_gib} holds no token ({per_row} bytes each)")
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    heads = 2 * model.get_num_layers(parallel) * model.get_num_kv_heads(parallel)  # of keys and of values
+    dtype = str(model.dtype).removeprefix("torch.")
+    codecs = (slab_codec_of(config), config.kv_codec)
+    slab, host = (max(heads * head_bytes(codec, model.get_head_size(), dtype), 1) for codec in codecs)
+    rows = TierRows(int(config.kv_device_gib * GIB / slab), int(config.kv_host_gib * GIB / host))
+    if rows.slab < 1:
+        raise ConfigError(f"option 'kv_device_gib': value {config.kv_device_gib} holds no token ({slab} bytes each)")
     _reserve_memory(config, args)
     return rows
 

@@ -16,8 +16,8 @@ import torch
 from inferscale_server.rotary import gather_rotated
 
 if TYPE_CHECKING:
+    from inferscale_server.engine.layer_group import LayerGroup
     from inferscale_server.engine.paged_kernel import PagedLayers
-    from inferscale_server.engine.slab import LayerGroup
 
 TOKENS = 37
 """More than two of the kernel's programs, and no multiple of one."""

@@ -37,8 +37,8 @@ KV_TOLERANCE_ELSE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
-    """What the probes must know of the engine. `dtype` is the model's; `quantised`: its cache rounds further, so that a
-    difference far below the dtype's own can become one of the cache's steps."""
+    """What the probes must know of the engine. `dtype` is the model's; `quantised`: its cache or the slab rounds
+    further, so that a difference far below the dtype's own can become one of their steps."""
 
     dtype: str
     block_size: int

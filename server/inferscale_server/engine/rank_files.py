@@ -10,24 +10,25 @@ import torch
 
 from inferscale_server.engine.slab import Slab
 from inferscale_server.errors import KvFileError
-from inferscale_server.kv_codec import KvHeader, payload_digest
+from inferscale_server.kv_codec import KvHeader, KvLayout, payload_digest
 from inferscale_server.kv_files import kv_path, read_kv, write_temporary
 from inferscale_server.kv_order import FileOrder
+from inferscale_server.payload import packed, unpacked
 
 
-def write_chunk(slab: Slab, rows: torch.Tensor, order: FileOrder, rank: int, world: int) -> int:
+def write_chunk(slab: Slab, rows: torch.Tensor, order: FileOrder, layout: KvLayout) -> int:
     """Write rows (n,) beside the file's place; returns bytes. Raises OSError, KvFileError."""
-    parts = slab.read(rows)
-    header = KvHeader(order.identity, slab.layout(rank, world), payload_digest(parts))
-    return write_temporary(kv_path(order.folder, order.stem, rank), header, parts)
+    parts = packed(slab.read(rows), layout.codec)
+    header = KvHeader(order.identity, layout, payload_digest(parts))
+    return write_temporary(kv_path(order.folder, order.stem, layout.rank), header, parts)
 
 
-def read_chunk(slab: Slab, rows: torch.Tensor, order: FileOrder, rank: int, world: int) -> int:
+def read_chunk(slab: Slab, rows: torch.Tensor, order: FileOrder, layout: KvLayout) -> int:
     """Fill rows (n,) from the file; returns bytes. Raises KvFileError; the rows then hold no chunk."""
-    file = read_kv(kv_path(order.folder, order.stem, rank))
+    file = read_kv(kv_path(order.folder, order.stem, layout.rank))
     if file.header.identity != order.identity:
         raise KvFileError("identity", "the file holds another chunk")
-    if file.header.layout != slab.layout(rank, world) or file.header.identity.tokens != rows.shape[0]:
-        raise KvFileError("layout", "the file was written for other layers or ranks")
-    slab.write(rows, file.payload, order.stamp)
+    if file.header.layout != layout or file.header.identity.tokens != rows.shape[0]:
+        raise KvFileError("layout", "the file was written for other layers or ranks, or in another codec")
+    slab.write(rows, unpacked(file.payload, layout, rows.shape[0]), order.stamp)
     return len(file.payload)

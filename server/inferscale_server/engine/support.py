@@ -38,8 +38,16 @@ def support_of(reports: list[dict[str, Any]]) -> KvSupport:
     """One word for all ranks."""
     refusals = list(dict.fromkeys(refusal for report in reports for refusal in report["refusals"]))
     first = reports[0]
-    bytes_per_row = sum(report["bytes_per_row"] for report in reports)
-    return KvSupport(refusals, first["backend"], first["layers"], bytes_per_row, first["rotary_digest"])
+    bytes_per_row, cold = (
+        sum(report[which] for report in reports) for which in ("bytes_per_row", "cold_bytes_per_row")
+    )
+    return KvSupport(refusals, first["backend"], first["layers"], bytes_per_row, cold, first["rotary_digest"])
+
+
+def codecs_of(vllm_config: Any) -> str:
+    """Names how KV lies in files and in the slab."""
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+    return f"{extra['codec']}/{extra['slab_codec']}"
 
 
 async def pass_gate(brain: Brain, door: EngineDoor, framer: Framer, vllm_config: Any) -> None:
@@ -89,7 +97,7 @@ def traits_of(vllm_config: Any) -> EngineTraits:
         block_size=cache.block_size,
         max_model_len=model.max_model_len,
         prefix_caching=bool(cache.enable_prefix_caching),
-        quantised=cache.cache_dtype not in ("auto", dtype),
+        quantised=cache.cache_dtype not in ("auto", dtype) or not codecs_of(vllm_config).endswith("/none"),
     )
 
 

@@ -21,9 +21,10 @@ from inferscale_server.engine.difference import Difference, difference_of
 from inferscale_server.engine.host_rows import HostRows
 from inferscale_server.engine.rank_files import read_chunk, write_chunk
 from inferscale_server.engine.scheduler_half import Load, StepCommands
-from inferscale_server.engine.slab import Slab
+from inferscale_server.engine.slab import Slab, SlabCodec
 from inferscale_server.engine.tapped import TappedLayer
 from inferscale_server.errors import KvFileError
+from inferscale_server.kv_codec import KvCodec
 from inferscale_server.kv_order import FULL, FileOrder, FileReport
 from inferscale_server.rotary import compiled_gather
 from inferscale_server.row_copy import Direction, RowCopy
@@ -48,8 +49,11 @@ class InjectionClock:
 class WorkerHalf:
     """State of one worker: the slab, the tap on the cache writes, and what went wrong."""
 
-    def __init__(self, slab_rows: int, host_rows: int = 0) -> None:
-        self.slab_rows, self.host_rows = slab_rows, host_rows
+    def __init__(
+        self, slab_rows: int, host_rows: int = 0, codec: KvCodec = "none", slab_codec: SlabCodec = "none"
+    ) -> None:
+        """`codec`: how rows lie in host memory and in files; codes of the slab stay as they are in host memory."""
+        self.slab_rows, self.host_rows, self.codec, self.slab_codec = slab_rows, host_rows, codec, slab_codec
         self.slab: Slab | None = None
         self.host: HostRows | None = None
         self.tap: Tap | None = None
@@ -75,8 +79,8 @@ class WorkerHalf:
         self, layers: list[TappedLayer], dtype: torch.dtype, device: torch.device, compiled: bool
     ) -> None:
         """Allocate the slab for these layers, tap their cache writes, compile."""
-        self.slab = Slab(layers, self.slab_rows, dtype, device)
-        self.host = HostRows(self.slab, self.host_rows) if self.host_rows else None
+        self.slab = Slab(layers, self.slab_rows, dtype, device, self.slab_codec)
+        self.host = HostRows(self.slab, self.host_rows, self.codec) if self.host_rows else None
         self.tap = Tap(self.slab, lambda error: self.failed("capture", error))
         if compiled:
             self._compile(self.slab)
@@ -151,7 +155,7 @@ class WorkerHalf:
             rows = self._rows_of(order.extents)
             if not slab.holds(rows, order.stamp):
                 return FileReport("replaced")
-            return FileReport("ok", write_chunk(slab, rows, order, rank, world))
+            return FileReport("ok", write_chunk(slab, rows, order, slab.layout(rank, world, self.codec)))
         except KvFileError as error:
             return FileReport(error.reason)
         except OSError as error:
@@ -164,7 +168,8 @@ class WorkerHalf:
         """Fill one chunk's rows from its file, once all of it has checked out. Never raises, like `save`."""
         try:
             slab = self._attached()
-            return FileReport("ok", read_chunk(slab, self._rows_of(order.extents), order, rank, world))
+            layout = slab.layout(rank, world, self.codec)
+            return FileReport("ok", read_chunk(slab, self._rows_of(order.extents), order, layout))
         except KvFileError as error:
             return FileReport(error.reason)
         except Exception as error:
@@ -216,11 +221,8 @@ class WorkerHalf:
         compiled = compiled_gather()
         try:
             for group in slab.groups:
-                if group.table is not None:
-                    for count in (33, 64):
-                        at = torch.arange(count, device=slab.device) % slab.rows
-                        keys, _ = group.scratch(count)
-                        compiled(keys, group.keys, at, *group.table.at(at), group.table.is_neox)
+                for count in (33, 64):
+                    group.warm(compiled, torch.arange(count, device=slab.device) % slab.rows)
         except Exception as error:  # no compiler, or a fault in it: the eager form gives the same keys
             self.failed("compile", error)
             return
