@@ -6,10 +6,15 @@ no lock, because each read is a single dictionary lookup.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from inferscale_server.types import Fact, Owner
+
+LEAST_REBUILT = 16
+"""So many of an owner's facts may change their time before their order is made anew."""
 
 
 class FactBook(Protocol):
@@ -25,6 +30,33 @@ class FactBook(Protocol):
         """All of the owner's are gone."""
 
 
+@dataclass(slots=True)
+class _Mortal:
+    """One owner's facts that expire some day. `first` (Unix seconds): before it, none of them has."""
+
+    ends: dict[str, float] = field(default_factory=dict)  # by fact
+    queue: list[tuple[float, str]] = field(default_factory=list)  # a heap; what is not in `ends` any more goes late
+    first: float = float("inf")
+
+    def put(self, fact_id: str, end: float) -> None:
+        if self.ends.get(fact_id) == end:
+            return
+        self.ends[fact_id] = end
+        heapq.heappush(self.queue, (end, fact_id))
+        self._settle()
+
+    def drop(self, fact_id: str) -> None:
+        self.ends.pop(fact_id, None)
+        self._settle()
+
+    def _settle(self) -> None:
+        while self.queue and self.ends.get(self.queue[0][1]) != self.queue[0][0]:
+            heapq.heappop(self.queue)
+        if len(self.queue) > 2 * len(self.ends) + LEAST_REBUILT:
+            self.queue = sorted((end, fact_id) for fact_id, end in self.ends.items())
+        self.first = self.queue[0][0] if self.queue else float("inf")
+
+
 class KnownFacts:
     """Facts by owner and id, epochs by owner. Facts whose time has come are here until they are swept."""
 
@@ -32,7 +64,7 @@ class KnownFacts:
         """`also` hears of every change."""
         self._also = also
         self._facts: dict[Owner, dict[str, Fact]] = {}
-        self._mortal: dict[Owner, set[str]] = {}  # facts that expire some day
+        self._mortal: dict[Owner, _Mortal] = {}
         self._epochs: dict[str, int] = {}
 
     def add(self, facts: Iterable[Fact]) -> None:
@@ -42,7 +74,7 @@ class KnownFacts:
             if fact.expires_at is None:
                 self._drop_mortal(fact.owner, fact.id)
             else:
-                self._mortal.setdefault(fact.owner, set()).add(fact.id)
+                self._mortal.setdefault(fact.owner, _Mortal()).put(fact.id, fact.expires_at)
             self._also.add((fact,))
 
     def lead(self, also: FactBook) -> None:
@@ -64,9 +96,15 @@ class KnownFacts:
         return owner in self._mortal
 
     def overdue(self, owner: Owner, now: float) -> tuple[str, ...]:
-        """The owner's facts whose time has come by `now` (Unix seconds) and that were not swept yet."""
-        mortal = ((fact_id, self.get(owner, fact_id)) for fact_id in self._mortal.get(owner, set()).copy())
-        return tuple(fact_id for fact_id, fact in mortal if fact is not None and fact.expired(now))
+        """The owner's facts whose time has come by `now` (Unix seconds) and that were not swept yet.
+
+        Every chat asks, so it is quick as long as there are none, however many expire some day.
+        """
+        mortal = self._mortal.get(owner)
+        if mortal is None or now < mortal.first:
+            return ()
+        facts = ((fact_id, self.get(owner, fact_id)) for fact_id in mortal.ends.copy())
+        return tuple(fact_id for fact_id, fact in facts if fact is not None and fact.expired(now))
 
     def owners(self) -> tuple[Owner, ...]:
         """All owners that have facts."""
@@ -104,7 +142,9 @@ class KnownFacts:
         self._epochs.update(epochs)
 
     def _drop_mortal(self, owner: Owner, fact_id: str) -> None:
-        of_owner = self._mortal.get(owner, set())
-        of_owner.discard(fact_id)
-        if not of_owner:
+        mortal = self._mortal.get(owner)
+        if mortal is None:
+            return
+        mortal.drop(fact_id)
+        if not mortal.ends:
             self._mortal.pop(owner, None)

@@ -3,7 +3,8 @@
 Knows: which thread does what, and in which order a write and a delete become visible. Refuses to know: HTTP, vLLM, KV.
 
 Threads: one writer thread does all writes of the fact store and all changes of index and read cache, so they never
-interleave; one reading thread walks pages; one embedding thread runs the model; the event loop reads what is in memory.
+interleave; one reading thread walks pages; one embedding thread runs the model; one searches where that takes long
+(searches.py); the event loop reads what is in memory.
 A write that has begun is finished, whatever becomes of the request that asked for it. A fact whose time has come is
 invisible at once, because everything that reads looks at the clock; `maintain` frees it later.
 """
@@ -15,7 +16,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from inferscale_server.deletions import Deletions
@@ -27,13 +27,14 @@ from inferscale_server.filters import Filter
 from inferscale_server.forget import Doomed, forget_expired, forget_facts, forget_owner
 from inferscale_server.gate import Gate
 from inferscale_server.heap import Intake
-from inferscale_server.index import Accept, Floats, VectorIndex
+from inferscale_server.index import Floats, VectorIndex
 from inferscale_server.known import KnownFacts
 from inferscale_server.limits import DEFAULT_PAGE, MAX_FACTS_PER_OWNER
-from inferscale_server.nearest import Question, nearest
+from inferscale_server.nearest import Question
 from inferscale_server.reindex import catch_up, prepare, rebuild, switch
 from inferscale_server.remember import Remembered, remember
 from inferscale_server.revise import Revised, revise
+from inferscale_server.searches import Searches, Sought
 from inferscale_server.sink import EncodeSink
 from inferscale_server.trigrams import TrigramIndex
 from inferscale_server.turns import Turns
@@ -48,7 +49,6 @@ from inferscale_server.types import (
     IdempotencyKey,
     ImportedFact,
     Owner,
-    Scored,
     Successor,
     UserPage,
 )
@@ -57,8 +57,6 @@ from inferscale_server.vectors import FactVectors
 T = TypeVar("T")
 
 EXPORT_PAGE = 500
-FILTER_IN_THREAD = 2_000
-"""From so many facts on, a search that looks at them one by one, by a filter or by letters, runs in a thread."""
 
 
 class MemoryService:
@@ -72,6 +70,7 @@ class MemoryService:
         self._sink = sink
         self._trigrams = TrigramIndex(embedder.represents)
         self._known = KnownFacts(self._trigrams)
+        self._searches = Searches(self._known, store.now)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="inferscale-facts")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="inferscale-pages")
         self._gate = Gate()
@@ -141,16 +140,12 @@ class MemoryService:
         where: Filter | None = None,
         words: str = "",
     ) -> tuple[Hit, ...]:
-        """Like `search` for a float32 [dimension] vector, from memory alone; many facts are looked at in a thread.
+        """Like `search` for a float32 [dimension] vector, from memory alone; a long search runs in a thread.
 
         `words` are the query's own: facts that the embedder does not know are found by them.
         """
-        question, accept = Question(vector, words), self._accept(owner, where)
-        search = partial(nearest, self._index, self._trigrams, owner, question, k, min_score, accept)
-        one_by_one = self._trigrams.count(owner) if where is None else self._known.count(owner)
-        if one_by_one < FILTER_IN_THREAD:
-            return self._hits(owner, search())
-        return self._hits(owner, await self._run(self._reader, search))
+        sought = Sought(owner, Question(vector, words), k, min_score, where)
+        return await self._searches.find(self._index, self._trigrams, sought)
 
     async def embed_query(self, owner: Owner, text: str) -> Floats:
         """Float32 [dimension], from the owner's cache or the embedder. Search with it before the next await."""
@@ -263,7 +258,7 @@ class MemoryService:
 
     def facts(self, owner: Owner) -> tuple[Fact, ...]:
         """All facts of the owner, oldest first, from memory."""
-        accept = self._accept(owner, None)
+        accept = self._searches.accept(owner, None)
         return tuple(fact for fact in self._known.of(owner) if accept is None or accept(fact.id))
 
     def vectors(self, owner: Owner) -> FactVectors:
@@ -294,6 +289,7 @@ class MemoryService:
         self._closed = True
         for executor in (self._writer, self._reader):
             await asyncio.to_thread(executor.shutdown)
+        await self._searches.aclose()
         await self._embed.aclose()
         self._store.close()
 
@@ -346,22 +342,6 @@ class MemoryService:
             self._sink.added(owner, alive)
         if gone:
             await self._sink.settled()
-
-    def _hits(self, owner: Owner, found: Sequence[Scored]) -> tuple[Hit, ...]:
-        facts = ((self._known.get(owner, scored.fact_id), scored.score) for scored in found)
-        return tuple(Hit(fact, score) for fact, score in facts if fact is not None)
-
-    def _accept(self, owner: Owner, where: Filter | None) -> Accept | None:
-        """What of this owner may be found now; None for everything."""
-        if where is None and not self._known.has_mortal(owner):
-            return None
-        now = self._store.now()
-
-        def accept(fact_id: str) -> bool:
-            fact = self._known.get(owner, fact_id)
-            return fact is not None and not fact.expired(now) and (where is None or where.matches(fact))
-
-        return accept
 
     async def _forget(self, owner: Owner, fact_ids: Sequence[str]) -> int:
         there = await asyncio.gather(*(self._deletions.delete(Doomed(owner, fact_id)) for fact_id in fact_ids))

@@ -38,6 +38,9 @@ class SmallServer:
     deleted: list[str] = field(default_factory=list)
     cached_tokens: Callable[[str, dict[str, Any]], int] = lambda user, memory: 0  # of a chat's memory
     systems: list[str] = field(default_factory=list)
+    sessions: set[tuple[str, str]] = field(default_factory=set)
+    keeps_sessions: bool = True
+    talks: list[list[dict[str, Any]]] = field(default_factory=list)
 
     def status(self) -> dict[str, Any]:
         """One more chunk is encoded each time that it is asked for."""
@@ -57,6 +60,17 @@ class SmallServer:
         self.facts += facts
         self.pending += len(facts)
         return {"results": [{"id": str(at), "text": fact["text"], "status": "stored"} for at, fact in enumerate(facts)]}
+
+    def use_in_session(self, user: str, session: str | None, asked: dict[str, Any], question: str) -> dict[str, Any]:
+        """The same; a session that goes on computes no memory."""
+        told = self.use(user, asked, question)
+        if session is None or not self.keeps_sessions:
+            return told
+        kept = (user, session) in self.sessions
+        self.sessions.add((user, session))
+        spared = told["kv_source"]["text"] if kept else 0
+        about = {"session": {"state": "kept" if kept else "begun"}}
+        return told | about | {"prefilled_tokens": told["prefilled_tokens"] - spared}
 
     def use(self, user: str, asked: dict[str, Any], question: str) -> dict[str, Any]:
         """The answer's `inferscale` field."""
@@ -143,7 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(state.vectors(sent["input"]))
             return
         state.systems += [message["content"] for message in sent["messages"] if message["role"] == "system"]
-        use = state.use(sent["inferscale"]["user_id"], sent["inferscale"]["memory"], sent["messages"][-1]["content"])
+        about, said = sent["inferscale"], sent["messages"]
+        use = state.use_in_session(about["user_id"], about.get("session_id"), about["memory"], said[-1]["content"])
+        state.talks.append(said)
         if sent.get("stream"):
             pieces = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in ("Bru", "no")]
             last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "inferscale": use}

@@ -113,3 +113,31 @@ async def test_S2_two_users_share_no_cached_token(server: LiveServer) -> None:
     await ask(server, asked)
     other = await ask(server, asked | {"inferscale": {"user_id": "twin two", "memory": {"mode": "text"}}})
     assert other["usage"]["input_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_a_session_keeps_its_memory_block_from_turn_to_turn(server: LiveServer) -> None:
+    ids = await server.remember("sessile", "My dog is called Bruno.", "I live in Oslo.")
+    named = {"user_id": "sessile", "session_id": "monday", "memory": {"mode": "kv"}}
+    request = body(None, instructions="Be brief.") | {"inferscale": named}
+    first = await ask(server, request)
+    assert first["inferscale"]["session"]["state"] == "begun"
+    asked, then = ({"role": "user", "content": text} for text in (QUESTION, "And where do I live?"))
+    said = [asked, *first["output"], then]
+    for later in (await ask(server, request | {"input": said}), (await events(server, request | {"input": said}))[-1]):
+        told = later.get("response", later)["inferscale"]
+        assert told["mode"] == "kv" and told["session"]["state"] == "kept"
+        assert set(told["session"]["block"]) == ids and told["session"]["noted"] == []
+        assert told["injected_tokens"] == first["inferscale"]["injected_tokens"] > 0
+
+
+async def test_a_fact_that_comes_up_later_in_a_session_is_noted(server: LiveServer) -> None:
+    await server.remember("noting", "My dog is called Bruno.")
+    named = {"user_id": "noting", "session_id": "monday", "memory": {"mode": "kv"}}
+    request = body(None, instructions="Never guess. " * 40) | {"inferscale": named}
+    said = [{"role": "user", "content": QUESTION + " Please be thorough." * 40}]
+    await ask(server, request | {"input": said})
+    parrot = await server.remember("noting", "The parrot says hello.")
+    said += [{"role": "assistant", "content": "Bruno."}, {"role": "user", "content": "What does the parrot say?"}]
+    told = (await ask(server, request | {"input": said}))["inferscale"]
+    assert told["session"]["state"] == "kept" and set(told["session"]["noted"]) == parrot
+    assert parrot < {fact["id"] for fact in told["facts"]}

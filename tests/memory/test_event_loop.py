@@ -15,7 +15,8 @@ import pytest
 
 from inferscale_server.facts import FactStore
 from inferscale_server.filters import parse_filter
-from inferscale_server.memory import FILTER_IN_THREAD, MemoryService
+from inferscale_server.memory import MemoryService
+from inferscale_server.searches import LOOP_FACTS
 from inferscale_server.types import FactDraft, Owner
 from tests.memory.desk import open_desk
 from tests.memory.fakes import FakeEmbedder, started
@@ -183,7 +184,7 @@ async def test_the_event_loop_stays_free_while_all_is_done_at_once_and_encoded(t
 async def test_many_facts_are_searched_by_letters_beside_the_event_loop(tmp_path: Path) -> None:
     embedder = HalfEmbedder()
     memory = await started(FactStore(tmp_path / "facts.sqlite3"), embedder)
-    await store_books(memory, FILTER_IN_THREAD)
+    await store_books(memory, LOOP_FACTS)
     embedder.threads.clear()
     assert len(await memory.search(ALICE, "book 7 is good", 20)) == 20
     assert embedder.threads and threading.get_ident() not in embedder.threads

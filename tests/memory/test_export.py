@@ -10,7 +10,8 @@ import pytest
 from inferscale_server.errors import InvalidRequest
 from inferscale_server.facts import SCAN_ROWS, FactStore
 from inferscale_server.filters import parse_filter
-from inferscale_server.memory import EXPORT_PAGE, FILTER_IN_THREAD, MemoryService
+from inferscale_server.memory import EXPORT_PAGE, MemoryService
+from inferscale_server.searches import LOOP_FACTS
 from inferscale_server.types import Fact, FactChange, FactDraft, ImportedFact, Owner, UserCount
 from tests.memory.fakes import Clock, started
 
@@ -86,10 +87,10 @@ async def test_a_filtered_search_fills_its_k_from_what_matches(memory: MemorySer
 
 
 async def test_a_filtered_search_over_many_facts_finds_the_same_as_over_few(memory: MemoryService) -> None:
-    drafts = [FactDraft(f"tea {i}", metadata={"n": i}) for i in range(FILTER_IN_THREAD)]
+    drafts = [FactDraft(f"tea {i}", metadata={"n": i}) for i in range(LOOP_FACTS)]
     await memory.add(ALICE, drafts)
     await memory.add(BOB, drafts[-5:])
-    where = parse_filter({"n": {"gte": FILTER_IN_THREAD - 5}})
+    where = parse_filter({"n": {"gte": LOOP_FACTS - 5}})
     hers = await memory.search(ALICE, "tea 7", 10, None, where)
     his = await memory.search(BOB, "tea 7", 10, None, where)
     assert [hit.fact.text for hit in hers] == [hit.fact.text for hit in his]

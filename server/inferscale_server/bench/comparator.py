@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """One chat request: whose, with which messages, and what the server's own memory does for it (`mode`, `k`)."""
+    """One chat request: whose, with which messages, and what the server's own memory does for it (`mode`, `k`).
+
+    `session` names the conversation whose memory block is kept; None: memory is chosen anew.
+    """
 
     user: str
     messages: Sequence[Mapping[str, object]]
     mode: str
     k: int
+    session: str | None = None
 
 
 class Comparator(Protocol):
@@ -50,6 +54,9 @@ class Reply:
     memory_as_text: int
     """Tokens of our own memory that were computed; a foreign system's memory is part of the messages."""
     memory_tokens: int
+    text: str = ""
+    session: str = ""
+    """What became of the session in this turn: begun, kept, replanned; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ def whole_reply(client: InferScaleClient, system: Comparator, question: str, k: 
     response = client.chat(
         asked.user,
         messages=asked.messages,
+        session_id=asked.session,
         memory={"mode": asked.mode, "k": asked.k},
         temperature=0,
         max_tokens=tokens,
@@ -91,6 +99,7 @@ def streamed_reply(client: InferScaleClient, system: Comparator, question: str, 
     with client.chat(
         asked.user,
         messages=asked.messages,
+        session_id=asked.session,
         memory={"mode": asked.mode, "k": asked.k},
         stream=True,
         temperature=0,
@@ -116,4 +125,6 @@ def _reply(asked: str, response: ChatResponse, latency_ms: float, first_token_ms
         injected_tokens=response.injected_tokens,
         memory_as_text=response.kv_source.get("text", 0),
         memory_tokens=int(told["memory_tokens"]),
+        text=response.text or "",
+        session=str(told.get("session", {}).get("state", "")),
     )

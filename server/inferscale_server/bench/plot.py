@@ -13,6 +13,7 @@ from inferscale_server.bench.index_speed import IndexFigures
 from inferscale_server.bench.isolation import SIDES, IsolationRun, times
 from inferscale_server.bench.load_cell import LoadCell
 from inferscale_server.bench.probe import MODES, RIVAL
+from inferscale_server.bench.session_cell import SessionCell
 from inferscale_server.bench.throughput_cell import ThroughputCell
 
 if TYPE_CHECKING:
@@ -119,6 +120,19 @@ def plot_load(cells: Sequence[LoadCell], file: Path) -> None:
         axes.bar([at + 0.2 for at in places], [cell.first_token_p99_ms for cell in cells], 0.4, label="p99")
         axes.set_xticks(list(places), [cell.load for cell in cells])
         axes.set(ylabel="time to first token, ms")
+        axes.legend()
+
+    _save(draw, file)
+
+
+def plot_sessions(cells: Sequence[SessionCell], file: Path) -> None:
+    """A line a kind of memory: turns against median milliseconds to the first token."""
+
+    def draw(axes: Axes) -> None:
+        for memory in dict.fromkeys(cell.memory for cell in cells):
+            line = [cell for cell in cells if cell.memory == memory]
+            axes.plot([cell.turn for cell in line], [cell.first_token_ms for cell in line], marker="o", label=memory)
+        axes.set(xlabel="turn of the conversation", ylabel="time to first token, ms (median)", ylim=(0, None))
         axes.legend()
 
     _save(draw, file)

@@ -14,6 +14,7 @@ from inferscale_server.bench.cell import Cell, Ratio
 from inferscale_server.bench.encoding import Encoding
 from inferscale_server.bench.isolation import AUC_MARGIN, CONTROL_ABOVE, SIDES, IsolationRun, times
 from inferscale_server.bench.sample import STAGES
+from inferscale_server.bench.session_cell import SessionCell, SessionTotal
 
 YES, NO = "[green]yes[/green]", "[red]no[/red]"
 
@@ -99,3 +100,22 @@ def isolation_table(run: IsolationRun) -> Table:
         interval = f"{auc.low:.3f} … {auc.high:.3f}"
         table.add_row(names[side], f"{len(right)} + {len(wrong)}", *medians, f"{auc.value:.3f}", interval, wanted[side])
     return table
+
+
+def sessions_table(cells: Sequence[SessionCell], totals: Sequence[SessionTotal]) -> Table:
+    """A row a turn, two columns a kind of memory: time to first token and prompt tokens computed; then the sums."""
+    heads = [head for total in totals for head in (f"{total.memory}: ms", "computed")]
+    talks = totals[0].conversations if totals else 0
+    table = Table("turn", *heads, title=f"Time to first token over the turns of a conversation, medians of {talks}")
+    by_turn: defaultdict[int, list[SessionCell]] = defaultdict(list)
+    for cell in cells:
+        by_turn[cell.turn].append(cell)
+    for turn, row in by_turn.items():
+        table.add_row(str(turn), *(shown for cell in row for shown in _turn_figures(cell)))
+    table.add_section()
+    table.add_row("all", *(shown for total in totals for shown in _turn_figures(total)))
+    return table
+
+
+def _turn_figures(of: SessionCell | SessionTotal) -> tuple[str, str]:
+    return f"{of.first_token_ms:.0f}", f"{of.prefilled_tokens:.0f}"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from inferscale_server.cli import bench_accuracy, bench_index, bench_load
+from inferscale_server.cli import bench_accuracy, bench_index, bench_load, bench_sessions
 from inferscale_server.cli.bench_setting import (
     BreakdownOption,
     DataOption,
@@ -40,6 +40,7 @@ app = typer.Typer(help="Measure a server; exit 1 when a measurement is void or w
 app.command()(bench_index.index)
 app.command()(bench_load.throughput)
 app.command()(bench_load.load)
+app.command()(bench_sessions.sessions)
 
 
 @app.command()

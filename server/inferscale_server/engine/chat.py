@@ -58,8 +58,6 @@ class ClosingStream(StreamingResponse):
 class ChatDesk:
     """Serves chats. One a server."""
 
-    keeps_sessions = True
-
     def __init__(
         self, brain: Brain, door: EngineDoor, framer: Framer, serving: OpenAIServingChat, max_model_len: int
     ) -> None:
@@ -94,6 +92,10 @@ class ChatDesk:
     def _messages(self, request: Any) -> list[Any]:
         return list(request.messages)
 
+    def _noted(self, request: Any, notes: Mapping[int, str]) -> Any:
+        """The request with notes before the words of the messages at these places."""
+        return request.model_copy(update={"messages": noted(request.messages, notes)})
+
     async def _frame(self, request: Any) -> Frame | None:
         return await self._framer.frame(request)
 
@@ -119,7 +121,7 @@ class ChatDesk:
             return self._without_memory(request, ask, spoken, "no_user")
         if ask.mode == "off":
             return self._without_memory(request, ask, spoken, "requested")
-        if ask.session_id is not None and self.keeps_sessions:
+        if ask.session_id is not None:
             return await self._in_session(request, ask, spoken)
         query = last_user_text(messages)
         found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
@@ -152,7 +154,8 @@ class ChatDesk:
     async def _in_session(self, request: Any, ask: ChatMemory, spoken: Heard) -> Turn:
         """A turn of a conversation that keeps its memory block (docs/sessions.md)."""
         assert ask.owner is not None and ask.session_id is not None, "checked by the caller"
-        said = tuple(Said(str(message.get("role")), plain_text(message.get("content"))) for message in request.messages)
+        messages = self._messages(request)
+        said = tuple(Said(str(message.get("role")), plain_text(message.get("content"))) for message in messages)
         asked = SessionAsk(
             ask.owner,
             ask.session_id,
@@ -166,7 +169,7 @@ class ChatDesk:
         )
 
         async def frame_of(notes: Mapping[int, str]) -> Frame | None:
-            return await self._frame(request.model_copy(update={"messages": noted(request.messages, notes)}))
+            return await self._frame(self._noted(request, notes))
 
         served = await self._brain.session_recall.turn(asked, frame_of, lambda frame: self._room(request, frame))
         if served.found.empty and served.plan is None:

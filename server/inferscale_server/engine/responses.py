@@ -21,7 +21,7 @@ from vllm.renderers.online_renderer import OnlineRenderer, ResponsesRenderResult
 
 from inferscale_server.brain import Brain
 from inferscale_server.edge.wire import ChatMemory
-from inferscale_server.engine.chat import ChatDesk
+from inferscale_server.engine.chat import ChatDesk, noted
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor
 from inferscale_server.engine.framing import Framer
 from inferscale_server.engine.turn import Turn
@@ -35,8 +35,6 @@ HEAD = frozenset({"response.created", "response.in_progress"})
 
 class ResponsesDesk(ChatDesk):
     """Serves responses. One a server."""
-
-    keeps_sessions = False
 
     def __init__(
         self,
@@ -72,7 +70,10 @@ class ResponsesDesk(ChatDesk):
     # What tells it from a chat
 
     def _messages(self, request: ResponsesRequest) -> list[Any]:
-        return construct_input_messages(request_instructions=request.instructions, request_input=request.input)
+        return messages_of(request)
+
+    def _noted(self, request: ResponsesRequest, notes: Mapping[int, str]) -> ResponsesRequest:
+        return with_notes(request, notes)
 
     async def _frame(self, request: ResponsesRequest) -> Frame | None:
         """As Framer.frame: rendered by vLLM around a slot, tools and all."""
@@ -173,6 +174,22 @@ class ResponsesDesk(ChatDesk):
     def _with_provenance(self, turn: Turn, response: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in response.items() if key != "kv_transfer_params"}
         return kept | {"inferscale": self._provenance(turn)}
+
+
+def messages_of(request: ResponsesRequest) -> list[Any]:
+    """The conversation as vLLM renders it: instructions first, inputs that belong together as one."""
+    return construct_input_messages(request_instructions=request.instructions, request_input=request.input)
+
+
+def with_notes(request: ResponsesRequest, notes: Mapping[int, str]) -> ResponsesRequest:
+    """The request with notes before the words of the user's messages at these places of `messages_of`."""
+    places = [place for place, message in enumerate(messages_of(request)) if message.get("role") == "user"]
+    if isinstance(request.input, str):
+        return request.model_copy(update={"input": notes.get(places[-1], "") + request.input})
+    # Several inputs may become one message, but each of the user's is one of its own.
+    asked = [at for at, said in enumerate(request.input) if isinstance(said, Mapping) and said.get("role") == "user"]
+    by_input = {at: notes[place] for at, place in zip(asked, places, strict=True) if place in notes}
+    return request.model_copy(update={"input": noted(request.input, by_input)})
 
 
 def refuse_stored(request: ResponsesRequest) -> None:
