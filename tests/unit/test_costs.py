@@ -7,7 +7,7 @@ import pytest
 from inferscale_server.catalog import Chunk, ChunkKey
 from inferscale_server.command import Command, Extent, rows_of
 from inferscale_server.costs import Costs, Line, line_through
-from inferscale_server.engine.calibration import LONG_TOKENS, SHORT_TOKENS, calibrate, repeated
+from inferscale_server.engine.calibration import LONG_TOKENS, MOST_TRIES, SHORT_TOKENS, calibrate, is_steady, repeated
 from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, cheaper, plan_memory
 from inferscale_server.types import Owner
 
@@ -91,6 +91,27 @@ async def test_calibration_finds_what_the_engine_takes_without_what_disturbs_it(
 async def test_an_engine_that_did_not_inject_all_gives_no_numbers() -> None:
     door = SteadyDoor(loses=1)
     assert await calibrate(door, HEADER, 4096, 16, door.clock) is None  # type: ignore[arg-type]
+
+
+class BusyDoor(SteadyDoor):
+    """Beside other work: each request takes much longer than the one before."""
+
+    async def first_logprobs(self, prompt: list[int], command: Command | None) -> SteadyDoor:
+        self.now_s += 1.6**self.requests
+        return await super().first_logprobs(prompt, command)
+
+
+async def test_a_machine_too_busy_to_measure_on_gives_no_numbers() -> None:
+    door = BusyDoor()
+    assert await calibrate(door, HEADER, 4096, 16, door.clock) is None  # type: ignore[arg-type]
+    assert door.requests == 1 + MOST_TRIES
+
+
+@pytest.mark.parametrize(
+    ("tries", "steady"), [((), False), ((5.0,), False), ((9.0, 5.0, 6.0), True), ((9.0, 5.0, 7.0), False)]
+)
+def test_two_fastest_tries_that_agree_are_believed(tries: tuple[float, ...], steady: bool) -> None:
+    assert is_steady(tries) == steady
 
 
 async def test_a_context_too_short_to_measure_in_gives_no_numbers() -> None:

@@ -6,7 +6,7 @@ has a salt of its own, so that nothing comes out of the prefix cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -23,25 +23,28 @@ Clock = Callable[[], float]
 SHORT_TOKENS = 64
 LONG_TOKENS = 512
 """A second or two of a CPU's time in all. Longer prompts would tell little more: the costs grow almost evenly."""
-TRIES = 2
-"""After one that warms up; the fastest counts, since whatever disturbs only adds."""
+MOST_TRIES = 8
+STEADY = 1.25
+"""The fastest try counts, since whatever disturbs only adds; but only once another came within this factor of it. A
+machine that is busy with something else would give figures that are wrong as long as the server runs."""
 
 
 async def calibrate(
     door: EngineDoor, header: Chunk, max_model_len: int, block_tokens: int, clock: Clock = perf_counter
 ) -> Costs | None:
-    """Measure; None when the model's context is too short or the engine did not inject all that it was told to."""
+    """Measure; None when the model's context is too short, the engine did not inject all that it was told to, or the
+    machine is too busy for figures that hold."""
     long = min(LONG_TOKENS, max_model_len // 2)
     if long <= SHORT_TOKENS:
         return None
     prefill = await _line(door, header, long, clock, injected=False)
-    inject = await _line(door, header, long, clock, injected=True)
+    inject = None if prefill is None else await _line(door, header, long, clock, injected=True)
     return None if prefill is None or inject is None else Costs(prefill, inject, block_tokens)
 
 
 async def _line(door: EngineDoor, header: Chunk, long: int, clock: Clock, injected: bool) -> Line | None:
     short_ms = await _fastest_ms(door, repeated(header, SHORT_TOKENS), clock, injected)
-    long_ms = await _fastest_ms(door, repeated(header, long), clock, injected)
+    long_ms = None if short_ms is None else await _fastest_ms(door, repeated(header, long), clock, injected)
     return None if short_ms is None or long_ms is None else line_through(SHORT_TOKENS, short_ms, long, long_ms)
 
 
@@ -52,14 +55,23 @@ def repeated(header: Chunk, tokens: int) -> Injection:
 
 
 async def _fastest_ms(door: EngineDoor, injection: Injection, clock: Clock, injected: bool) -> float | None:
-    """Time to first token of the injection's prompt and one token more; None when it was not covered."""
-    prompt = [*injection.token_ids, injection.token_ids[0]]
+    """Time to first token of the injection's prompt and one token more; None when it was not covered, or unsteady."""
     command = Command(injection) if injected else None
-    tries = []
-    for _ in range(1 + TRIES):
+    prompt = [*injection.token_ids, injection.token_ids[0]]
+    tries: list[float] = []
+    for number in range(1 + MOST_TRIES):
         started = clock()
         first = await door.first_logprobs(prompt, command)
-        tries.append(1e3 * (clock() - started))
         if injected and first.covered < len(injection.token_ids):
             return None
-    return min(tries[1:])
+        if number > 0:  # the first warms up
+            tries.append(1e3 * (clock() - started))
+        if is_steady(tries):
+            return min(tries)
+    return None
+
+
+def is_steady(tries: Sequence[float]) -> bool:
+    """Do the two fastest tell the same?"""
+    fastest = sorted(tries)[:2]
+    return len(fastest) == 2 and fastest[1] <= STEADY * fastest[0]

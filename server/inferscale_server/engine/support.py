@@ -75,8 +75,10 @@ async def _measure_costs(brain: Brain, door: EngineDoor, header: Chunk, vllm_con
     """Mode `auto` chooses by them; without them it takes KV."""
     block_tokens = vllm_config.cache_config.block_size
     costs = await calibrate(door, header, vllm_config.model_config.max_model_len, block_tokens)
-    if costs is not None:
-        brain.recall.costs, brain.support.costs = costs, asdict(costs)
+    if costs is None:
+        logger.warning("inferscale: mode auto takes KV, unmeasured: the machine is too busy, or the context too short")
+        return
+    brain.recall.costs, brain.support.costs = costs, asdict(costs)
 
 
 def gate_of(brain: Brain, door: EngineDoor, framer: Framer, vllm_config: Any) -> Gate:
