@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from inferscale_sdk._transport import Timeout
 
 ROUTE = "/v1/chat/completions"
+NO_QUESTION = (
+    "chat() got no question: give exactly one of query and messages; the first argument of client.chat is the user, "
+    'as in client.chat("alice", "What is my dog called?")'
+)
+"""`client.chat("hi")` reads like a question and names a user."""
 _SET_BY_CHAT = frozenset({"inferscale", "messages", "stream", "user"})
 
 
@@ -127,9 +132,11 @@ def _body(user: str, query: str | None, stream: bool, options: BoundChatOptions)
 
 
 def _messages(query: str | None, messages: Sequence[Mapping[str, object]] | None) -> list[Any]:
-    if (query is None) == (messages is None):
-        raise ValueError("chat() takes either query or messages, exactly one of them")
+    if query is None and messages is None:
+        raise ValueError(NO_QUESTION)
     if messages is not None:
+        if query is not None:
+            raise ValueError("chat() takes either query or messages, exactly one of them, not both")
         return as_list(messages, "messages")
     if not isinstance(query, str):
         raise TypeError(f"query must be a str, not {type(query).__name__}; pass a list as messages")

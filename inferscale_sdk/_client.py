@@ -25,7 +25,7 @@ class InferScaleClient:
     `base_url`: default INFERSCALE_BASE_URL, else http://127.0.0.1:8000.
     `api_key`: default INFERSCALE_API_KEY, else none.
     `timeout`: seconds for one try, or an httpx.Timeout; default 600 for chats and adds, 30 for the rest.
-    `max_retries`: further tries after broken connections, 408, 409, 429 and 5xx except 507.
+    `max_retries`: further tries after broken connections, 408, 409, 429 and 5xx, except 507 and a 409 that lasts.
     `http_client`: your own httpx client; it stays yours to close. Nothing is sent before the first call.
     Raises ValueError for an option that cannot work.
     """

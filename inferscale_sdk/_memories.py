@@ -115,14 +115,14 @@ class Memories:
 
         return FactPage.fetch(self._transport, Listing(page, cursor))
 
-    def get(self, id: str, user: str | None = None) -> Fact:
+    def get(self, id: str, user: str) -> Fact:
         """One fact. Raises NotFoundError if this owner has none of that id."""
         return self._transport.call(_memory_calls.get(id, user))
 
     def update(
         self,
         id: str,
-        user: str | None = None,
+        user: str,
         *,
         text: str | None = None,
         metadata: Mapping[str, object] | None = None,
@@ -149,14 +149,14 @@ class Memories:
         )
         return self._transport.call(call)
 
-    def history(self, id: str, user: str | None = None) -> FactHistory:
+    def history(self, id: str, user: str) -> FactHistory:
         """What happened to one fact, oldest first; of a deleted one only that it was, not what it said.
 
         Raises NotFoundError if this owner never had one of that id.
         """
         return self._transport.call(_memory_calls.history(id, user))
 
-    def delete(self, id: str, user: str | None = None) -> DeleteResult:
+    def delete(self, id: str, user: str) -> DeleteResult:
         """Forget one fact. Raises NotFoundError if this owner has none of that id (any more)."""
         return self._transport.call(_memory_calls.delete(id, user))
 
@@ -278,14 +278,14 @@ class AsyncMemories:
 
         return await AsyncFactPage.fetch(self._transport, Listing(page, cursor))
 
-    async def get(self, id: str, user: str | None = None) -> Fact:
+    async def get(self, id: str, user: str) -> Fact:
         """One fact. Raises NotFoundError if this owner has none of that id."""
         return await self._transport.call(_memory_calls.get(id, user))
 
     async def update(
         self,
         id: str,
-        user: str | None = None,
+        user: str,
         *,
         text: str | None = None,
         metadata: Mapping[str, object] | None = None,
@@ -312,14 +312,14 @@ class AsyncMemories:
         )
         return await self._transport.call(call)
 
-    async def history(self, id: str, user: str | None = None) -> FactHistory:
+    async def history(self, id: str, user: str) -> FactHistory:
         """What happened to one fact, oldest first; of a deleted one only that it was, not what it said.
 
         Raises NotFoundError if this owner never had one of that id.
         """
         return await self._transport.call(_memory_calls.history(id, user))
 
-    async def delete(self, id: str, user: str | None = None) -> DeleteResult:
+    async def delete(self, id: str, user: str) -> DeleteResult:
         """Forget one fact. Raises NotFoundError if this owner has none of that id (any more)."""
         return await self._transport.call(_memory_calls.delete(id, user))
 

@@ -156,7 +156,7 @@ def users_page(
 
 def update(
     id: str,
-    user: str | None = None,
+    user: str,
     *,
     text: str | None = None,
     metadata: Mapping[str, object] | None = None,
@@ -174,23 +174,23 @@ def update(
     body |= {key: name for key, name in names.items() if not isinstance(name, NotGiven)}
     if not body:
         raise ValueError("update() takes at least one of text, metadata, timestamp, expires_at, speaker and session_id")
-    return Call(_request.patch(ONE_ROUTE, _one_path(id), body, user=_checked(user)), reader(Fact))
+    return Call(_request.patch(ONE_ROUTE, _one_path(id), body, user=check_id(user)), reader(Fact))
 
 
-def history(id: str, user: str | None = None) -> Call[FactHistory]:
+def history(id: str, user: str) -> Call[FactHistory]:
     """What happened to one fact."""
-    request = _request.get(f"{ONE_ROUTE}/history", f"{_one_path(id)}/history", user=_checked(user))
+    request = _request.get(f"{ONE_ROUTE}/history", f"{_one_path(id)}/history", user=check_id(user))
     return Call(request, reader(FactHistory))
 
 
-def get(id: str, user: str | None = None) -> Call[Fact]:
+def get(id: str, user: str) -> Call[Fact]:
     """One fact."""
-    return Call(_request.get(ONE_ROUTE, _one_path(id), user=_checked(user)), reader(Fact))
+    return Call(_request.get(ONE_ROUTE, _one_path(id), user=check_id(user)), reader(Fact))
 
 
-def delete(id: str, user: str | None = None) -> Call[DeleteResult]:
+def delete(id: str, user: str) -> Call[DeleteResult]:
     """Forget one fact."""
-    return Call(_request.delete(ONE_ROUTE, _one_path(id), user=_checked(user)), reader(DeleteResult))
+    return Call(_request.delete(ONE_ROUTE, _one_path(id), user=check_id(user)), reader(DeleteResult))
 
 
 def delete_all(user: str, *, agent_id: str | None = None, run_id: str | None = None) -> Call[DeleteResult]:
@@ -227,10 +227,6 @@ def _scope(agent_id: str | None, run_id: str | None) -> dict[str, str | None]:
 
 def _one_path(id: str) -> str:
     return f"{ROUTE}/{segment(check_id(id, 'id'))}"
-
-
-def _checked(user: str | None) -> str | None:
-    return None if user is None else check_id(user)
 
 
 def _checked_key(key: str | None) -> str | None:

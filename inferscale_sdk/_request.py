@@ -79,11 +79,10 @@ def post(
     return Request("POST", route, route, {}, mine, encode(body), timeout, default_timeout_s)
 
 
-def patch(route: str, path: str, body: Mapping[str, object], *, user: str | None) -> Request:
+def patch(route: str, path: str, body: Mapping[str, object], *, user: str) -> Request:
     """A PATCH of JSON, None included: there it means "remove". Raises like `post`."""
     headers = {"content-type": "application/json", **owner_headers(user)}
-    query = {} if user is None else {"user_id": user}
-    return Request("PATCH", route, path, query, headers, to_json(body), default_timeout_s=LONG_TIMEOUT_S)
+    return Request("PATCH", route, path, {"user_id": user}, headers, to_json(body), default_timeout_s=LONG_TIMEOUT_S)
 
 
 def post_lines(route: str, lines: bytes, *, user: str) -> Request:

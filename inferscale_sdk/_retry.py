@@ -15,6 +15,10 @@ JITTER = 0.25
 """A delay is shortened by up to this share, so that clients that failed together do not return together."""
 
 RETRIED_STATUSES = frozenset({408, 409, 429})
+LASTING_CONFLICTS = frozenset(
+    {"duplicate_fact", "facts_exist", "file_exists", "idempotency_mismatch", "memories_deleted"}
+)
+"""Codes of a 409 that stays the same however often it is asked. Any other may pass, as while upkeep runs."""
 STORAGE_FULL = 507
 """Trying again does not free a disk."""
 
@@ -33,8 +37,10 @@ def retry_delay_s(error: APIError, tries: int, max_retries: int, now_s: float, d
 
 
 def is_retryable(error: APIError) -> bool:
-    """True for broken connections, 408, 409, 429 and 5xx except 507."""
+    """True for broken connections, 408, 409 unless its code says that it lasts, 429 and 5xx except 507."""
     if isinstance(error, APIStatusError):
+        if error.code in LASTING_CONFLICTS:
+            return False
         status = error.status_code
         return status in RETRIED_STATUSES or (status >= 500 and status != STORAGE_FULL)
     return isinstance(error, APIConnectionError)

@@ -30,6 +30,7 @@ AsyncHttpClient = httpx.AsyncClient
 Timeout = httpx.Timeout
 
 CONNECT_TIMEOUT_S = 5.0
+NOT_SERVING = "; is `inferscale serve` running, and ready?"
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 
 logger = logging.getLogger("inferscale_sdk")
@@ -241,4 +242,5 @@ def _translated() -> Iterator[None]:
         raise APITimeoutError(f"no answer in time ({type(error).__name__})") from error
     except httpx.HTTPError as error:
         where = f" to {error.request.url.copy_with(path='/', query=None)}" if error._request is not None else ""
-        raise APIConnectionError(f"connection failed{where}: {str(error) or type(error).__name__}") from error
+        hint = NOT_SERVING if isinstance(error, httpx.ConnectError) else ""
+        raise APIConnectionError(f"connection failed{where}: {str(error) or type(error).__name__}{hint}") from error

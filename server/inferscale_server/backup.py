@@ -47,11 +47,12 @@ class Restored:
 def back_up(store: Path, target: Path, *, force: bool = False, tell: Tell = quiet) -> Backup:
     """Write the store at `store`, as it is now, into the one file `target`; writers go on meanwhile.
 
-    Raises Conflict when `target` exists (with `force`: when it is no backup), InvalidRequest for a folder that is not
-    there, StoreCorrupt, StorageFull, Unavailable. In all these cases `target` is what it was.
+    What is written passes the checks of `restore`. Raises Conflict when `target` exists (with `force`: when it is no
+    backup), InvalidRequest for a folder that is not there, StoreCorrupt, StorageFull, Unavailable. In all these cases
+    `target` is what it was.
     """
     _check_target(store, target, force)
-    copy_store(store, target, tell)
+    copy_store(store, target, tell, check_sound)
     return Backup(target, count_facts(target), target.stat().st_size)
 
 
@@ -82,6 +83,11 @@ def check_backup(path: Path) -> None:
     if not _is_store(path):
         raise StoreCorrupt(f"{path} is not a backup of InferScale; nothing was changed")
     inspect(path)
+    check_sound(path)
+
+
+def check_sound(path: Path) -> None:
+    """Raises StoreCorrupt unless all checks of `verify` pass."""
     broken = verify(path).broken
     if broken:
         raise StoreCorrupt(f"{path} does not check out: {broken[0].name}: {broken[0].reason}; nothing was changed")

@@ -20,6 +20,7 @@ from inferscale_server.edge.services import Footprint, Services
 from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.encode import Encoder
 from inferscale_server.extraction.backlog import TurnBacklog
+from inferscale_server.extraction.build import choose_extractor
 from inferscale_server.extraction.extraction import Extraction
 from inferscale_server.heap import keep_all
 from inferscale_server.kv_disk import KvDisk
@@ -193,6 +194,7 @@ class Brain:
 
     def status(self) -> dict[str, object]:
         """Model, KV support, gate, slab and encoding, without a word about anybody's facts."""
+        extractor = choose_extractor(self.config)
         return {
             "model": self.model_name,
             "embedder": self.memory.embedder.name,
@@ -226,7 +228,8 @@ class Brain:
                 "tokens": dict(self.encoder.tokens),
             },
             "extraction": {
-                "extractor": self.config.extractor,
+                "extractor": extractor.name,
+                "reason": extractor.reason,
                 "from": self.config.extract_from,
                 "contradictions": "model" if self.config.judged_by_model else "rule",
                 "queued": 0 if self.backlog is None else len(self.backlog),

@@ -36,7 +36,7 @@ CLIENT_ENV = frozenset({"BASE_URL", "API_KEY", "LOG"})
 """`INFERSCALE_*` variables that belong to the SDK."""
 OPENAI_KEY = "OPENAI_API_KEY"
 """Taken for `embedder_key` and `extractor_key` when nothing else is given for them."""
-EXTRACTORS = ("llm", "mem0", "verbatim", "off")
+EXTRACTORS = ("auto", "llm", "mem0", "verbatim", "off")
 
 SQLITE = "sqlite:///"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -55,7 +55,7 @@ class ServerConfig(BaseModel):
     embedder: str = "minilm"
     embedder_url: str | None = None
     embedder_key: SecretStr | None = None
-    extractor: str = "llm"
+    extractor: str = "auto"
     extractor_url: str | None = None
     extractor_key: SecretStr | None = None
     extract_from: Literal["user", "both"] = "user"

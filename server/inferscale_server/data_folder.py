@@ -40,7 +40,9 @@ class DataFolder:
     def hold(cls, path: Path, url: str | None = None) -> DataFolder:
         """Create `path` (mode 0700) if it is missing, lock it for this process, and leave word of who serves it where.
 
-        Raises DataFolderError when it is not a folder, cannot be written, or another process holds it.
+        Hold a path once in a process and pass it on: the lock is the process's, so that a second hold succeeds, and
+        its release lets go of both. Raises DataFolderError when it is not a folder, cannot be written, or another
+        process holds it.
         """
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -68,6 +70,11 @@ class DataFolder:
                 return Holder(**json.loads(file.read(MAX_LOCK_BYTES)))
         except (OSError, ValueError, TypeError):
             return None
+
+    def announce(self, url: str) -> None:
+        """Leave word of where this process serves from now on."""
+        if self._descriptor is not None:
+            _leave_word(self._descriptor, Holder(os.getpid(), url))
 
     def release(self) -> None:
         """Let another server have the folder; harmless when called twice."""

@@ -9,10 +9,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from inferscale_server.errors import DataFolderError, RequestError, StartupError, StorageFull, StoreCorrupt, Unavailable
+from inferscale_server.reserve import NEARLY_FULL_BYTES, Reserve, free_bytes, reserve_of
 
 APPLICATION_ID = 0x494E5346
 BUSY_TIMEOUT_MS = 5_000
@@ -141,19 +143,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 """Migration n brings schema n to n + 1. Append only: what has been released is never edited."""
 
 Connect = Callable[..., sqlite3.Connection]
+T = TypeVar("T")
 
 
 class Database:
     """A checked and migrated SQLite file. Thread-safe: one connection behind one lock."""
 
-    def __init__(self, path: Path, connect: Connect = sqlite3.connect) -> None:
-        """Open `path`, creating it (mode 0600) when missing.
+    def __init__(self, path: Path, connect: Connect = sqlite3.connect, reserve_bytes: int = 0) -> None:
+        """Open `path`, creating it (mode 0600) when missing, and keep `reserve_bytes` of its disk for deletes.
 
         Raises StoreCorrupt (nothing on disk was changed), StartupError for a newer schema, DataFolderError when it
         cannot be read or written.
         """
         self.path = path
         self._lock = threading.Lock()
+        self._reserve = Reserve(reserve_of(path), reserve_bytes)
         try:
             _create_private(path)
             inspect(path)
@@ -165,6 +169,7 @@ class Database:
                 raise
         except (OSError, sqlite3.Error, RequestError) as error:
             raise DataFolderError(f"fact store {path} cannot be opened for writing: {error}") from error
+        self._reserve.keep()
 
     def _prepare(self) -> None:
         mode = self._connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -199,6 +204,26 @@ class Database:
             except BaseException:
                 self._roll_back()
                 raise
+        self._reserve.keep()
+
+    def free(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` returns, done in a transaction that gives room back, and may take the reserve to do so.
+
+        `work` is called once more when the disk was full. Raises like `transaction`.
+        """
+        try:
+            with self.transaction() as connection:
+                return work(connection)
+        except (StorageFull, Unavailable) as error:
+            if not self._make_room(error):
+                raise _undeleted(error) from error
+        try:
+            with self.transaction() as connection:
+                return work(connection)
+        except StorageFull as error:
+            raise _undeleted(error) from error
+        finally:
+            self._checkpoint()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -208,8 +233,33 @@ class Database:
 
     def compact(self) -> None:
         """Rewrite the file without deleted content and empty the write-ahead log. Raises like `transaction`."""
+        try:
+            self._vacuum()
+        except StorageFull as error:
+            try:
+                if not self._make_room(error):
+                    raise
+                self._vacuum()
+            except StorageFull as full:
+                raise StorageFull("the disk has no room to rewrite the fact store, which is whole") from full
+        self._reserve.keep()
+
+    def _vacuum(self) -> None:
         with self._lock, _translated():
             self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _make_room(self, error: RequestError) -> bool:
+        """Give the reserve back to a full disk; some say so with an error of their own, such as one of the log."""
+        full = isinstance(error, StorageFull) or free_bytes(self.path.parent) < NEARLY_FULL_BYTES
+        if not full or not self._reserve.give_back():
+            return False
+        self._checkpoint()
+        return True
+
+    def _checkpoint(self) -> None:
+        """Bring the log into the file and cut it off, if that can be done now: it is room too."""
+        with self._lock, suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
@@ -232,6 +282,19 @@ def _translated() -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         raise _request_error(error) from error
+    except UnicodeDecodeError as error:  # SQLite's own words, about a name in the file that is no text any more
+        raise _damaged() from error
+
+
+def _damaged() -> Unavailable:
+    return Unavailable("the fact store is damaged", code="store_corrupt")
+
+
+def _undeleted(error: RequestError) -> RequestError:
+    """The same, in words that fit a delete."""
+    if isinstance(error, StorageFull):
+        return StorageFull("the disk that holds the fact store is full; nothing was deleted")
+    return error
 
 
 def _request_error(error: sqlite3.DatabaseError) -> Exception:
@@ -240,7 +303,9 @@ def _request_error(error: sqlite3.DatabaseError) -> Exception:
     if code == sqlite3.SQLITE_FULL:
         return StorageFull("the disk that holds the fact store is full; nothing was stored")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return Unavailable("the fact store is damaged", code="store_corrupt")
+        return _damaged()
+    if "decode to UTF-8" in str(error):  # Python's complaint about a text; it has no code
+        return _damaged()
     if code in _PASSING:
         return Unavailable(f"the fact store cannot be used now: {error}")
     return error
@@ -270,6 +335,7 @@ def inspect(path: Path) -> None:
     # Without a log nobody is writing: `immutable` then spares even the side files that a plain reader creates.
     options = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{options}", uri=True)) as connection:
+        connection.text_factory = _readable
         try:
             verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -279,12 +345,19 @@ def inspect(path: Path) -> None:
             if _is_corruption(error):
                 raise StoreCorrupt(f"fact store {path} is damaged: {error}; nothing was changed") from error
             raise
+        except UnicodeDecodeError as error:  # SQLite quotes the file in its error
+            raise StoreCorrupt(f"fact store {path} is damaged: its schema is no text; nothing was changed") from error
     if verdict != "ok":
         raise StoreCorrupt(f"fact store {path} is damaged: {_first_line(verdict)}; nothing was changed")
     if (tables or version) and application != APPLICATION_ID:
         raise StoreCorrupt(f"{path} is a SQLite file of another program; nothing was changed")
     if version > len(MIGRATIONS):
         raise StartupError(f"fact store {path} has schema {version}, newer than this InferScale's {len(MIGRATIONS)}")
+
+
+def _readable(raw: bytes) -> str:
+    """A damaged file's texts need not be UTF-8, and SQLite's verdict quotes them."""
+    return raw.decode("utf-8", "replace")
 
 
 def _is_corruption(error: sqlite3.DatabaseError) -> bool:

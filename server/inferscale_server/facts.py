@@ -88,12 +88,13 @@ class FactStore:
         max_bytes_per_owner: int = MAX_BYTES_PER_OWNER,
         connect: Connect = sqlite3.connect,
         clock: Callable[[], float] = time.time,
+        reserve_bytes: int = 0,
     ) -> None:
         """Open or create the store. Raises StoreCorrupt, StartupError (newer schema) or DataFolderError.
 
-        `clock` gives Unix seconds: when things happened, and what has expired.
+        `clock` gives Unix seconds: when things happened, and what has expired. `reserve_bytes`: see `Database`.
         """
-        self._database = Database(path, connect)
+        self._database = Database(path, connect, reserve_bytes)
         self._max_facts_per_owner = max_facts_per_owner
         self._max_bytes_per_owner = max_bytes_per_owner
         self.now = clock
@@ -254,15 +255,18 @@ class FactStore:
         Of a fact that was superseded, what is left of it in the history goes.
         """
         query = "SELECT id FROM facts WHERE tenant = ? AND user = ? AND id IN (SELECT value FROM json_each(?))"
-        gone: dict[Owner, frozenset[str]] = {}
-        with self._database.transaction() as connection:
+
+        def end(connection: sqlite3.Connection) -> dict[Owner, frozenset[str]]:
+            gone: dict[Owner, frozenset[str]] = {}
             for owner, ids in doomed.items():
                 rows = connection.execute(query, (owner.tenant, owner.user, json.dumps(list(ids)))).fetchall()
                 kept = set(superseded_of(connection, owner)) & set(ids)
                 gone[owner] = frozenset(row[0] for row in rows) | kept
                 if gone[owner]:
                     end_facts(connection, owner, tuple(gone[owner]), "deleted", self.now())
-        return gone
+            return gone
+
+        return self._database.free(end)
 
     def delete_owner(self, owner: Owner) -> tuple[str, ...]:
         """Delete all facts, superseded ones and idempotency keys of one owner, return the facts' ids, oldest first.
@@ -270,11 +274,14 @@ class FactStore:
         Bumps the epoch even when there are none.
         """
         query = "SELECT id FROM facts WHERE tenant = ? AND user = ? ORDER BY seq"
-        with self._database.transaction() as connection:
+
+        def end(connection: sqlite3.Connection) -> tuple[str, ...]:
             ids = tuple(row[0] for row in connection.execute(query, (owner.tenant, owner.user)).fetchall())
             end_facts(connection, owner, (*ids, *superseded_of(connection, owner)), "deleted", self.now())
             forget_outcomes_of(connection, owner)
-        return ids
+            return ids
+
+        return self._database.free(end)
 
     def expire(self, now: float, owner: Owner | None = None) -> tuple[Expired, ...]:
         """Delete up to EXPIRED_AT_ONCE facts whose time has come, of all owners or of one; bumps their epochs."""
@@ -283,25 +290,25 @@ class FactStore:
             "AND (?2 IS NULL OR (tenant = ?2 AND user = ?3)) ORDER BY tenant, user, seq LIMIT ?4"
         )
         tenant, user = (None, None) if owner is None else (owner.tenant, owner.user)
-        with self._database.transaction() as connection:
+
+        def end(connection: sqlite3.Connection) -> dict[Owner, list[str]]:
             overdue: dict[Owner, list[str]] = {}
-            for of_tenant, of_user, fact_id in connection.execute(
-                query, (now, tenant, user, EXPIRED_AT_ONCE)
-            ).fetchall():
+            rows = connection.execute(query, (now, tenant, user, EXPIRED_AT_ONCE)).fetchall()
+            for of_tenant, of_user, fact_id in rows:
                 overdue.setdefault(Owner(of_tenant, of_user), []).append(fact_id)
             for of_owner, ids in overdue.items():
                 end_facts(connection, of_owner, ids, "expired", now)
-        return tuple(Expired(of_owner, tuple(ids)) for of_owner, ids in overdue.items())
+            return overdue
+
+        return tuple(Expired(of_owner, tuple(ids)) for of_owner, ids in self._database.free(end).items())
 
     def drop_old_outcomes(self, now: float) -> int:
         """Forget idempotency keys that are too old to be asked for; returns how many."""
-        with self._database.transaction() as connection:
-            return drop_old_outcomes(connection, now)
+        return self._database.free(lambda connection: drop_old_outcomes(connection, now))
 
     def drop_tombstones(self, before: float) -> int:
         """Forget also that facts existed which were deleted before this Unix time; returns how many."""
-        with self._database.transaction() as connection:
-            return drop_tombstones(connection, before)
+        return self._database.free(lambda connection: drop_tombstones(connection, before))
 
     def epoch(self, owner: Owner) -> int:
         """How often something of this owner was deleted or rewritten; 0 for an unknown owner. Never goes back."""

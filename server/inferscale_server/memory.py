@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from inferscale_server.deletions import Deletions
 from inferscale_server.embed import Embedder
 from inferscale_server.embedding import EmbeddingThread
-from inferscale_server.errors import Conflict, NotFound, Unavailable
+from inferscale_server.errors import Conflict, NotFound, StorageFull, Unavailable
 from inferscale_server.facts import FactStore
 from inferscale_server.filters import Filter
 from inferscale_server.forget import Doomed, forget_expired, forget_facts, forget_owner
@@ -57,6 +57,8 @@ from inferscale_server.vectors import FactVectors
 T = TypeVar("T")
 
 EXPORT_PAGE = 500
+FORGOTTEN_AT_ONCE = 1_000
+"""Of many matching facts so many go in one commit: other writes have their turn in between."""
 
 
 class MemoryService:
@@ -190,7 +192,7 @@ class MemoryService:
 
     async def delete(self, owner: Owner, fact_id: str) -> None:
         """Forget one fact; nothing of it can be recalled when this returns. Raises NotFound like `get`."""
-        if not await self._finish(self._forget(owner, (fact_id,))):
+        if not await self._finish(self._forget(owner, fact_id)):
             raise NotFound(f"no fact {fact_id!r}", param="id")
 
     async def delete_owner(self, owner: Owner) -> int:
@@ -200,11 +202,11 @@ class MemoryService:
             return await self._finish(self._forget_owner(owner))
 
     async def delete_matching(self, owner: Owner, where: Filter) -> int:
-        """Like `delete_owner`, for those that match."""
+        """Like `delete_owner`, for those that match, in slices: a call that was broken off has deleted some of them."""
         async with self._turn(owner):
             self._wipes[owner] += 1
-            doomed = [fact.id for fact in self.facts(owner) if where.matches(fact)]
-            return await self._finish(self._forget(owner, doomed))
+            doomed = await self._searches.matching(owner, where)
+            return await self._finish(self._forget_many(owner, doomed))
 
     def wipes(self, owner: Owner) -> int:
         """Grows when many of the owner's facts are deleted at once: what was said before must not be stored after."""
@@ -343,16 +345,31 @@ class MemoryService:
         if gone:
             await self._sink.settled()
 
-    async def _forget(self, owner: Owner, fact_ids: Sequence[str]) -> int:
-        there = await asyncio.gather(*(self._deletions.delete(Doomed(owner, fact_id)) for fact_id in fact_ids))
-        await self._tell(owner, [fact_id for fact_id, was in zip(fact_ids, there, strict=True) if was], ())
-        return sum(there)
+    async def _forget(self, owner: Owner, fact_id: str) -> bool:
+        was_there = await self._deletions.delete(Doomed(owner, fact_id))
+        await self._tell(owner, (fact_id,) if was_there else (), ())
+        return was_there
+
+    async def _forget_many(self, owner: Owner, fact_ids: Sequence[str]) -> int:
+        number = 0
+        for at in range(0, len(fact_ids), FORGOTTEN_AT_ONCE):
+            some = fact_ids[at : at + FORGOTTEN_AT_ONCE]
+            there = await self._forget_all([Doomed(owner, fact_id) for fact_id in some])
+            await self._tell(owner, [fact_id for fact_id, was in zip(some, there, strict=True) if was], ())
+            number += sum(there)
+        return number
 
     async def _forget_all(self, doomed: Sequence[Doomed]) -> Sequence[bool]:
         return await self._run(self._writer, forget_facts, self._store, self._index, self._known, doomed)
 
     async def _forget_owner(self, owner: Owner) -> int:
-        number = await self._run(self._writer, forget_owner, self._store, self._index, self._known, owner)
+        stores = (self._store, self._index, self._known)
+        try:
+            number = await self._run(self._writer, forget_owner, *stores, owner)
+        except StorageFull:  # the owner's KV is room too, and has to go in any case
+            self._sink.owner_forgotten(owner)
+            await self._sink.settled()
+            number = await self._run(self._writer, forget_owner, *stores, owner)
         self._embed.forget(owner)
         self._sink.owner_forgotten(owner)
         await self._sink.settled()

@@ -5,6 +5,7 @@ Knows: where KV files lie and whose facts they name. Refuses to know: who serves
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,7 +62,10 @@ def sweep(files: tuple[Path, ...], seen: sqlite3.Connection) -> int:
     found = look_over(files, seen)
     useless = (*found.faulty, *found.orphans)
     remove(useless)
-    return len(useless)
+    for path in useless:
+        if path.is_dir() and not path.is_symlink():  # nothing of ours, but where only ours belongs
+            shutil.rmtree(path, ignore_errors=True)
+    return sum(not path.exists() for path in useless)
 
 
 def _header(path: Path) -> KvHeader | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from inferscale_server.errors import Unavailable
 from inferscale_server.filters import Filter
@@ -17,7 +18,9 @@ from inferscale_server.index import Accept, VectorIndex
 from inferscale_server.known import KnownFacts
 from inferscale_server.nearest import Question, nearest
 from inferscale_server.trigrams import TrigramIndex
-from inferscale_server.types import Hit, Owner, Scored
+from inferscale_server.types import Fact, Hit, Owner, Scored
+
+T = TypeVar("T")
 
 LOOP_BYTES = 8 * 2**20
 """An owner's vectors up to which a search stays on the event loop: 5,000 of 384 dimensions, a third of a millisecond.
@@ -64,6 +67,21 @@ class Searches:
                 break
         return hits
 
+    async def matching(self, owner: Owner, where: Filter) -> list[str]:
+        """Ids of all the owner's facts that match now, oldest first. Many are looked at in the thread, in slices: other
+        searches have their turn in between. Raises Unavailable like `find`."""
+        now, facts = self._now(), self._known.of(owner)
+
+        def of(some: Sequence[Fact]) -> list[str]:
+            return [fact.id for fact in some if not fact.expired(now) and where.matches(fact)]
+
+        if len(facts) < LOOP_FACTS:
+            return of(facts)
+        found: list[str] = []
+        for at in range(0, len(facts), LOOP_FACTS):
+            found += await self._beside(partial(of, facts[at : at + LOOP_FACTS]))
+        return found
+
     def accept(self, owner: Owner, where: Filter | None) -> Accept | None:
         """What of this owner may be found now; None for everything."""
         if where is None and not self._known.has_mortal(owner):
@@ -86,7 +104,7 @@ class Searches:
         one_by_one = trigrams.count(owner) if sought.where is None else self._known.count(owner)
         return one_by_one >= LOOP_FACTS or index.bytes(owner) > LOOP_BYTES
 
-    async def _beside(self, search: Callable[[], Sequence[Scored]]) -> Sequence[Scored]:
+    async def _beside(self, search: Callable[[], T]) -> T:
         """In the thread: numpy lets go of the interpreter while it multiplies."""
         if self._closed:
             raise Unavailable("the server is shutting down")

@@ -44,22 +44,22 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
             seen.execute("BEGIN")
             seen.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # BEGIN alone does not take the snapshot
             yield seen
-    except (sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise _store_error(path, error) from error
 
 
-def copy_store(source: Path, target: Path, tell: Tell = quiet) -> None:
+def copy_store(source: Path, target: Path, tell: Tell = quiet, check: Callable[[Path], None] | None = None) -> None:
     """Put `source`, as it is now, at `target` in one step: one checked and fsynced file (mode 0600), or nothing.
 
-    Replaces `target`. Raises InvalidRequest for a place where no file can be made, StoreCorrupt, StorageFull,
-    Unavailable.
+    Replaces `target`. `check` may refuse the copy by raising StoreCorrupt with the copy's path in its words. Raises
+    InvalidRequest for a place where no file can be made, StoreCorrupt, StorageFull, Unavailable.
     """
     part = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}.part")
     try:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with snapshot(source) as seen:
             _copy_pages(seen, part, tell)
-        _check_copy(part, source)
+        _check_copy(part, source, check)
         fsync(part)
         part.replace(target)
         fsync(target.parent)
@@ -91,10 +91,12 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _check_copy(part: Path, source: Path) -> None:
+def _check_copy(part: Path, source: Path, check: Callable[[Path], None] | None) -> None:
     """What is wrong with the copy was wrong with the store, and that is the file that somebody can mend."""
     try:
         inspect(part)
+        if check is not None:
+            check(part)
     except StoreCorrupt as error:
         raise StoreCorrupt(str(error).replace(str(part), str(source))) from error
 
@@ -108,6 +110,8 @@ def _copy_pages(seen: sqlite3.Connection, part: Path, tell: Tell) -> None:
 
 def _store_error(path: Path, error: Exception) -> InferScaleError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte: extended codes refine it
+    if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):  # their words quote the file
+        return StoreCorrupt(f"fact store {path} is damaged: it holds text that is none")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreCorrupt(f"fact store {path} is damaged: {error}")
     if code == sqlite3.SQLITE_FULL or getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):

@@ -15,7 +15,10 @@ import numpy as np
 
 from inferscale_server.database import MIGRATIONS, inspect
 from inferscale_server.errors import RequestError, StartupError
+from inferscale_server.moments import EARLIEST, LATEST
 from inferscale_server.orphans import kv_files, look_over
+from inferscale_server.outcomes import FORGOTTEN
+from inferscale_server.reserve import reserve_of
 from inferscale_server.snapshot import Tell, quiet, snapshot
 from inferscale_server.types import Owner
 
@@ -59,7 +62,7 @@ def verify(store: Path, kv: Path | None = None, tell: Tell = quiet) -> Verdict:
     try:
         inspect(store)
         with snapshot(store) as seen:
-            findings.append(check_file(seen, quiet))
+            findings.append(check_file(seen, quiet) if _whole(store, kv) else _emptied(store))
             if not findings[0].reason:
                 schema = _one(seen, "PRAGMA user_version")
                 findings += [check(seen, tell) for since in CHECKS if since <= schema for check in CHECKS[since]]
@@ -67,6 +70,16 @@ def verify(store: Path, kv: Path | None = None, tell: Tell = quiet) -> Verdict:
     except (StartupError, RequestError, OSError, sqlite3.Error) as error:
         findings.append(Finding("file", store.name, " ".join(str(error).split())))
     return Verdict(tuple(findings))
+
+
+def _whole(store: Path, kv: Path | None) -> bool:
+    """Not one of zero bytes where a server has been: it makes the store first, then its reserve and KV's folder."""
+    used = reserve_of(store).exists() or (kv is not None and kv.exists())
+    return store.stat().st_size > 0 or not used
+
+
+def _emptied(store: Path) -> Finding:
+    return Finding("file", f"{store.name}, 0 bytes", "is empty or damaged: a server has kept facts in this folder")
 
 
 def check_file(seen: sqlite3.Connection, tell: Tell) -> Finding:
@@ -161,6 +174,15 @@ def check_history(seen: sqlite3.Connection, tell: Tell) -> Finding:
     return _counted("history", found, faults)
 
 
+def check_times(seen: sqlite3.Connection, tell: Tell) -> Finding:
+    """Every moment lies in the calendar that moments are shown in."""
+    columns = ("occurred_at", "expires_at", "created_at", "updated_at")
+    beyond = " OR ".join(f"{column} NOT BETWEEN {EARLIEST} AND {LATEST}" for column in columns)
+    wrong = _one(seen, f"SELECT count(*) FROM facts WHERE {beyond}")
+    found = f"{_one(seen, 'SELECT count(*) FROM facts WHERE occurred_at IS NOT NULL')} facts with a time"
+    return _counted("times", found, {"have a time beyond the years 1 to 9999": wrong})
+
+
 def check_voices(seen: sqlite3.Connection, tell: Tell) -> Finding:
     """Of facts that are no more it is not known either who said them, when and where."""
     named = "(speaker IS NOT NULL OR occurred_at IS NOT NULL OR session_id IS NOT NULL)"
@@ -186,11 +208,12 @@ def check_usage(seen: sqlite3.Connection, tell: Tell) -> Finding:
 
 
 def check_idempotency(seen: sqlite3.Connection, tell: Tell) -> Finding:
-    """Kept answers are lists of ids and statuses."""
+    """Kept answers are lists of ids and statuses; of a forgotten owner's is known that there were some, and no more."""
     torn = _one(
         seen,
-        "SELECT count(*) FROM idempotency WHERE length(owner_digest) <> 64 OR "
-        "CASE WHEN json_valid(outcomes) THEN json_type(outcomes) <> 'array' ELSE 1 END",
+        "SELECT count(*) FROM idempotency WHERE length(owner_digest) <> 64 OR CASE "
+        f"WHEN outcomes = '{FORGOTTEN}' THEN body_digest <> '' "
+        "WHEN json_valid(outcomes) THEN json_type(outcomes) <> 'array' ELSE 1 END",
     )
     return _counted(
         "idempotency", f"{_one(seen, 'SELECT count(*) FROM idempotency')} answers", {"are not a list of outcomes": torn}
@@ -213,7 +236,7 @@ def check_kv(seen: sqlite3.Connection, files: tuple[Path, ...]) -> Finding:
 
 CHECKS: Mapping[int, tuple[Check, ...]] = {
     1: (check_facts, check_embeddings, check_epochs),
-    2: (check_history, check_usage, check_idempotency),
+    2: (check_history, check_usage, check_idempotency, check_times),
     3: (check_next,),
     4: (check_voices,),
 }

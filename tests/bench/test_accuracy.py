@@ -11,6 +11,7 @@ import pytest
 from inferscale_server.bench.accuracy.case import Haystack, spread
 from inferscale_server.bench.accuracy.cell import ALL, Cell, cells, promises, trios
 from inferscale_server.bench.accuracy.estimate import RESAMPLES, recovered
+from inferscale_server.bench.accuracy.failure import Failure
 from inferscale_server.bench.accuracy.gap import gaps
 from inferscale_server.bench.accuracy.ledger import ROWS, Ledger
 from inferscale_server.bench.accuracy.measure import Measuring, Progress
@@ -27,7 +28,7 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path, SETTINGS)
 
 
-def measure(model: TenQuestions, ledger: Ledger, variant: str = "primer", ks: tuple[int, ...] = (20,)) -> list[str]:
+def measure(model: TenQuestions, ledger: Ledger, variant: str = "primer", ks: tuple[int, ...] = (20,)) -> list[Failure]:
     return Measuring(model, variant, ledger).run([TEN], ks, 1, QUIET)
 
 
@@ -120,7 +121,7 @@ def test_variants_are_compared_question_by_question(ledger: Ledger) -> None:
 def test_a_broken_off_run_goes_on_where_it_was(tmp_path: Path) -> None:
     broken = TenQuestions(broken=frozenset({"Question 3?", "Question 4?"}))
     failed = measure(broken, Ledger(tmp_path, SETTINGS))
-    assert len(failed) == 2 and all("not all encoded" in line for line in failed)
+    assert len(failed) == 2 and all("not all encoded" in one.reason for one in failed)
     with (tmp_path / ROWS).open("a") as file:
         file.write('{"case": "ten/9", "mo')  # as a kill leaves it
     again = TenQuestions()
@@ -174,7 +175,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_kv_row_without_injected_tokens_is_an_error(ledger: Ledger) -> None:
     failed = measure(TenQuestions(silent=True), ledger)
-    assert len(failed) == 10 and all("nothing was injected" in line for line in failed)
+    assert len(failed) == 10 and all("nothing was injected" in one.reason for one in failed)
     assert trios(ledger) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,13 +46,18 @@ def test_a_server_that_runs_is_used_and_left_alone(monkeypatch: pytest.MonkeyPat
                 assert client.status().model == "tiny"
 
 
-def test_a_server_that_does_not_start_is_one_line_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_start_is_one_line_with_its_last_words_and_a_log_that_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     _serve_with(monkeypatch, [sys.executable, "-c", "print('no such model\\n'); raise SystemExit(3)"])
     with (
-        pytest.raises(StartupError, match=r"^the server ended with code 3; .*log ends with: no such model$"),
+        pytest.raises(StartupError, match=r"^the server ended with code 3; .*log ends with: no such model$") as caught,
         chosen_server(ServerChoice(), silent),
     ):
         pass
+    (log,) = tmp_path.glob("*/server.log")
+    assert str(log) in str(caught.value) and log.read_text() == "no such model\n\n"
 
 
 def test_our_own_server_is_stopped_even_when_it_cannot_inject(monkeypatch: pytest.MonkeyPatch) -> None:

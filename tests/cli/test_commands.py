@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from inferscale_sdk import __version__
 from inferscale_server.cli import app, main, serve
 from inferscale_server.config import ServerConfig
 from tests.cli.small_server import small_server
@@ -206,3 +207,13 @@ def test_chat_prints_the_answer_and_what_it_was_given(
 def test_chat_ends_at_the_end_of_its_input(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     assert run("chat", "--user", "alice", "--url", url) == 0
+
+
+def test_the_version_is_told(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"inferscale {__version__}\n"
+
+
+def test_chat_takes_a_key_from_its_command_line(run: Run, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("chat", "--user", "alice", "--api-key", "not a key", "--url", url) == 2
+    assert "api_key" in capsys.readouterr().err

@@ -27,6 +27,11 @@ def test_a_log_gets_one_line_a_stage_with_its_seconds() -> None:
     assert all(re.match(r" *\d+\.\d s  ", line) for line in lines)
 
 
+def test_a_log_gets_one_line_for_all_of_a_count() -> None:
+    lines = lines_of([f"asking {number} of 12: anew" for number in range(1, 13)] + ["stage 2", "stage 3"])
+    assert [line.split(" s  ")[1] for line in lines] == ["asking 1 of 12: anew", "stage 2", "stage 3"]
+
+
 def test_a_long_line_is_not_wrapped_and_brackets_stay() -> None:
     assert lines_of(["x [red] " * 20])[0].endswith("x [red] " * 20)
 

@@ -58,5 +58,5 @@ def test_every_command_in_the_quickstart_exists(command: str, capsys: pytest.Cap
 
 def test_every_target_that_the_pages_name_is_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    named = set(re.findall(r"\bmake ([a-z-]+)", README + QUICKSTART))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README + QUICKSTART, re.MULTILINE))
     assert named and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in named)

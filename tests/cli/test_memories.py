@@ -91,6 +91,28 @@ def test_filters_narrow_lists_and_searches(rows: Rows) -> None:
     assert [hit["text"] for hit in rows("search", "two", "--filter", '{"n": 1}')] == ["one"]
 
 
+def test_agents_and_runs_keep_their_own_facts(rows: Rows) -> None:
+    rows("add", "one", "--agent-id", "a", "--run-id", "r1", "--session", "s1")
+    rows("add", "two", "--agent-id", "a")
+    rows("add", "three")
+    [first] = rows("list", "--run-id", "r1")
+    assert (first["text"], first["agent_id"], first["session_id"]) == ("one", "a", "s1")
+    assert [hit["text"] for hit in rows("search", "two", "--agent-id", "a", "--k", "1")] == ["two"]
+    assert rows("delete", "--all", "--yes", "--agent-id", "a") == [{"deleted": 2}]
+    assert [fact["text"] for fact in rows("list")] == ["three"]
+
+
+def test_a_zone_of_a_time_is_kept(rows: Rows) -> None:
+    rows("add", "one", "--time", "2025-01-02T03:04:05+02:00")
+    assert rows("list")[0]["timestamp"] == "2025-01-02T01:04:05Z"
+
+
+def test_nothing_found_is_said_in_words(run: Run, user: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    for argv, words in ((("list",), ""), (("list", "--agent-id", "a"), " match"), (("search", "x"), " match")):
+        assert run(*argv) == 0
+        assert capsysbinary.readouterr().out.decode() == f"no memories of {user}{words}\n"
+
+
 def test_an_exported_file_is_imported_as_it_was(rows: Rows, run: Run, tmp_path: Path) -> None:
     file, again = tmp_path / "facts.ndjson", tmp_path / "again.ndjson"
     rows("add", "eins", "two [brackets]", "--speaker", "Ann", "--time", "2025-01-02")
@@ -131,6 +153,11 @@ def test_lines_that_fail_are_told_and_make_the_import_fail(
         (("list", "--filter", "{"), "--filter"),
         (("list", "--filter", '{"a": {"above": 1}}'), "above"),
         (("add", "x", "--expires", "2001-01-01"), "passed already"),
+        (("add", "x", "--expires", "soon"), "'--expires': 'soon' is no moment: write ISO 8601"),
+        (("add", "x", "--time", "yesterday"), "'--time': 'yesterday' is no moment: write ISO 8601"),
+        (("add", "x", "--session", ""), "must not be empty"),
+        (("add", "x", "--user"), "Usage: inferscale memories add"),
+        (("delete", "f1", "--agent-id", "a"), "need --all"),
         (("update", "f1"), "nothing to change"),
         (("update", "f1", "--text", "x"), "no fact"),
         (("history", "f1"), "no fact"),
@@ -141,7 +168,7 @@ def test_lines_that_fail_are_told_and_make_the_import_fail(
         (("import", "/nowhere/x"), "/nowhere/x"),
         (("export", "/nowhere/x"), "/nowhere/x"),
         (("list", "--api-key", "a b"), "api_key"),
-        (("list", "--base-url", "http://127.0.0.1:9"), "connection failed"),
+        (("list", "--base-url", "http://127.0.0.1:9"), "is `inferscale serve` running, and ready?"),
     ],
 )
 def test_a_mistake_exits_with_2_and_says_what_is_wrong(

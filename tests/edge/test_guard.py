@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
-from inferscale_server.edge.body import PARSE_IN_THREAD_BYTES
+from inferscale_server.edge.body import DISCARD_IDLE_SECONDS, PARSE_IN_THREAD_BYTES
 from inferscale_server.edge.guard import BrokenResponse, Guard
 from inferscale_server.edge.refused import REFUSED_FIELDS
 from inferscale_server.limits import MAX_BODY_BYTES
@@ -54,6 +55,26 @@ async def test_a_listed_route_with_another_method_is_405_and_names_the_right_one
 async def test_options_passes_on_a_listed_route(echo: EchoApp) -> None:
     answer = await send_raw(Guard(echo), http_scope("OPTIONS", "/v1/memories", headers=()))
     assert answer.status == 200
+
+
+async def test_a_body_that_is_declared_too_large_and_never_comes_is_refused_after_a_pause(echo: EchoApp) -> None:
+    asked = 0
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        nonlocal asked
+        asked += 1
+        await asyncio.Event().wait()
+        raise AssertionError("nothing comes")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [JSON_TYPE, (b"content-length", str(MAX_BODY_BYTES + 1).encode())]
+    await Guard(echo)(http_scope(headers=headers), receive, send)
+    assert (sent[0]["status"], asked) == (413, 1)
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert DISCARD_IDLE_SECONDS < 1
 
 
 @pytest.mark.parametrize("sent", ["abc-1._Z", "x" * 128])

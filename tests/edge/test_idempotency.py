@@ -114,6 +114,14 @@ async def test_the_owner_idle_for_longest_makes_room(writes: Writes) -> None:
     assert writes.ran == ["alice", "bob", "alice"]
 
 
+async def test_an_outcome_from_before_a_wipe_is_not_given_after_it(writes: Writes) -> None:
+    once: OncePerKey[str] = OncePerKey()
+    await once.run(ALICE, named("k", b"1"), writes.of("before"), wipes=0)
+    await once.run(BOB, named("k", b"1"), writes.of("bob"), wipes=0)
+    assert await once.run(ALICE, named("k", b"2"), writes.of("after"), wipes=1) == "after 3"
+    assert await once.run(BOB, named("k", b"1"), writes.of("bob"), wipes=0) == "bob 2"
+
+
 @pytest.mark.parametrize("key", ["", " ", "a b", "ä", "x" * 256, "a\n"])
 def test_a_malformed_key_is_refused(key: str) -> None:
     with pytest.raises(InvalidRequest):

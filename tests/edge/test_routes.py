@@ -244,15 +244,6 @@ async def test_a_repeated_query_parameter_is_refused(client: httpx.AsyncClient) 
     assert error_of(response)[::2] == (400, "user_id")
 
 
-async def test_a_key_used_again_gives_the_first_result_even_after_a_delete(client: httpx.AsyncClient) -> None:
-    body, headers = {"user_id": "alice", "facts": ["Rex is a dog."]}, {"Idempotency-Key": "k1"}
-    first = await client.post("/v1/memories", json=body, headers=headers)
-    await client.delete("/v1/memories", params={"user_id": "alice"})
-    again = await client.post("/v1/memories", json=body, headers=headers)
-    assert again.json() == first.json()
-    assert await listed(client, "alice") == []
-
-
 async def test_adds_at_once_with_one_key_are_one_add(client: httpx.AsyncClient) -> None:
     body, headers = {"user_id": "alice", "facts": ["Rex is a dog."]}, {"Idempotency-Key": "k1"}
     answers = await asyncio.gather(*(client.post("/v1/memories", json=body, headers=headers) for _ in range(5)))
@@ -266,6 +257,26 @@ async def test_a_key_with_another_body_is_a_conflict(client: httpx.AsyncClient) 
     assert error_of(other)[:2] == (409, "idempotency_mismatch")
     bobs = await client.post("/v1/memories", json={"user_id": "bob", "facts": ["two"]}, headers=headers)
     assert bobs.status_code == 200
+
+
+async def test_a_repeat_after_all_was_deleted_is_told_so_and_stores_nothing(client: httpx.AsyncClient) -> None:
+    body, headers = {"user_id": "alice", "facts": ["Rex is a dog."]}, {"Idempotency-Key": "k1"}
+    assert (await client.post("/v1/memories", json=body, headers=headers)).status_code == 200
+    assert (await client.delete("/v1/memories", params={"user_id": "alice"})).json() == {"deleted": 1}
+    for _ in range(2):
+        again = await client.post("/v1/memories", json=body, headers=headers)
+        assert error_of(again) == (409, "memories_deleted", "Idempotency-Key")
+    assert (await client.get("/v1/memories", params={"user_id": "alice"})).json()["data"] == []
+
+
+async def test_a_repeat_after_a_single_delete_is_told_the_same_and_brings_nothing_back(
+    client: httpx.AsyncClient,
+) -> None:
+    body, headers = {"user_id": "alice", "facts": ["Rex is a dog."]}, {"Idempotency-Key": "k1"}
+    first = (await client.post("/v1/memories", json=body, headers=headers)).json()
+    await client.delete(f"/v1/memories/{first['results'][0]['id']}", params={"user_id": "alice"})
+    assert (await client.post("/v1/memories", json=body, headers=headers)).json() == first
+    assert (await client.get("/v1/memories", params={"user_id": "alice"})).json()["data"] == []
 
 
 async def test_embeddings_come_as_floats_or_base64_of_the_same_floats(client: httpx.AsyncClient) -> None:

@@ -17,7 +17,12 @@ from starlette.types import Message
 from inferscale_server.edge import ndjson, transfer
 from inferscale_server.edge.ndjson import LineSplitter
 from inferscale_server.edge.services import Services
-from inferscale_server.limits import MAX_IMPORT_BYTES, MAX_IMPORT_FAILURES, MAX_IMPORT_LINE_BYTES
+from inferscale_server.limits import (
+    MAX_IMPORT_BLANK_LINES,
+    MAX_IMPORT_BYTES,
+    MAX_IMPORT_FAILURES,
+    MAX_IMPORT_LINE_BYTES,
+)
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import Fact, Owner
 from tests.edge.asgi import FEW, http_scope, send_raw
@@ -54,6 +59,33 @@ def lines(*facts: object) -> bytes:
 def error_of(response: httpx.Response) -> tuple[int, str, str | None]:
     error = response.json()["error"]
     return response.status_code, error["code"], error["param"]
+
+
+async def test_blank_lines_are_skipped_up_to_a_limit(client: httpx.AsyncClient) -> None:
+    few = b"\n \r\n" * 10 + lines({"text": "one"})
+    assert (await import_(client, few)).json() == {"imported": 1, "duplicates": 0, "failed": []}
+    many = lines({"text": "two"}) + b"\n" * (MAX_IMPORT_BLANK_LINES + 1)
+    assert error_of(await import_(client, many)) == (400, "too_many_blank_lines", None)
+
+
+async def test_lines_that_fill_no_batch_let_other_requests_have_their_turn(services: Services) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    scope = http_scope(
+        path="/v1/memories/import", headers=[(b"content-type", b"application/x-ndjson")], query=b"user_id=alice"
+    )
+    blank = {"type": "http.request", "body": b"\n" * MAX_IMPORT_BLANK_LINES, "more_body": False}
+    answer = await send_raw(guarded(services), scope, blank)
+    counting.cancel()
+    assert answer.status == 200
+    assert turns >= MAX_IMPORT_BLANK_LINES // transfer.LINES_AT_A_STRETCH
 
 
 async def test_what_was_exported_comes_back_equal_with_its_ids_and_times(client: httpx.AsyncClient) -> None:

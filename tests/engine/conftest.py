@@ -38,7 +38,7 @@ VLLM_ARGS = (
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
     """The server, started once for this folder and ended before other tests start theirs."""
     folder = tmp_path_factory.mktemp("engine")
-    config = ServerConfig(data_dir=folder / "data", kv_device_gib=0.75, tail_tokens=0)
+    config = ServerConfig(data_dir=folder / "data", kv_device_gib=0.75, tail_tokens=0, extractor="llm")
     model = str(prepare_generator(config.cache_path, lambda line: None))
     async with AsyncExitStack() as stack:
         yield await start_engine(stack, config, model, folder, VLLM_ARGS)

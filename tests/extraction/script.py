@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from fastapi import FastAPI
+
+from inferscale_server.config import load_config
+from inferscale_server.edge.services import Services
 from inferscale_server.errors import Unavailable
+from inferscale_server.extraction.build import build_extraction
 from inferscale_server.extraction.extraction import Extraction
 from inferscale_server.extraction.extractor import LlmExtractor
 from inferscale_server.extraction.judge import Judge, RuleJudge
@@ -16,6 +21,7 @@ from inferscale_server.extraction.turn import Sources, Turn, turns_in
 from inferscale_server.memory import MemoryService
 from inferscale_server.remember import DraftDefaults, said_in
 from inferscale_server.types import Owner
+from tests.edge.conftest import guarded
 
 ALICE = Owner("local", "alice")
 SAID_AT = 1_683_554_160.0
@@ -82,3 +88,9 @@ def extraction(
 def texts(memory: MemoryService, owner: Owner = ALICE) -> list[str]:
     """What is remembered, oldest first."""
     return [fact.text for fact in memory.facts(owner)]
+
+
+def by_default(services: Services) -> FastAPI:
+    """The routes as a server with the embedded model and no settings has them: no model is asked."""
+    extraction = build_extraction(load_config({}, {}), services.memory, script().write, lambda status: None)
+    return guarded(replace(services, extraction=extraction))

@@ -10,7 +10,7 @@ import pytest
 from inferscale_server.config import load_config
 from inferscale_server.embed_endpoint import Endpoint
 from inferscale_server.errors import ConfigError, Unavailable
-from inferscale_server.extraction.build import build_extraction
+from inferscale_server.extraction.build import build_extraction, choose_extractor
 from inferscale_server.extraction.endpoint import EndpointWriter
 from inferscale_server.extraction.extractor import LlmExtractor, VerbatimExtractor
 from inferscale_server.extraction.judge import ModelJudge, RuleJudge
@@ -71,10 +71,12 @@ async def test_an_answer_without_text_is_an_empty_one() -> None:
 @pytest.mark.parametrize(
     ("flags", "extractor", "judge"),
     [
-        ({}, LlmExtractor, RuleJudge),
+        ({}, VerbatimExtractor, RuleJudge),
+        ({"extractor": "llm"}, LlmExtractor, RuleJudge),
+        ({"model": "big", "extractor": "verbatim"}, VerbatimExtractor, ModelJudge),
         ({"model": "big"}, LlmExtractor, ModelJudge),
         ({"model": "big", "contradictions": "rule"}, LlmExtractor, RuleJudge),
-        ({"contradictions": "model"}, LlmExtractor, ModelJudge),
+        ({"contradictions": "model"}, VerbatimExtractor, ModelJudge),
         ({"extractor": "openai:big@http://models/v1"}, LlmExtractor, ModelJudge),
         ({"extractor": "verbatim"}, VerbatimExtractor, RuleJudge),
     ],
@@ -85,6 +87,20 @@ async def test_the_configuration_chooses_extractor_and_judge(
     built = build_extraction(load_config(flags, {}), memory, script().write, lambda status: None)
     assert built is not None
     assert (type(built.extractor), type(built.judge), built.sources) == (extractor, judge, "user")
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "reason"),
+    [
+        ({}, "verbatim", "too small"),
+        ({"model": "big"}, "llm", "the served model"),
+        ({"extractor": "llm"}, "llm", "asked for"),
+        ({"model": "big", "extractor": "off"}, "off", "asked for"),
+    ],
+)
+def test_auto_says_what_it_chose_and_why(flags: dict[str, object], name: str, reason: str) -> None:
+    chosen = choose_extractor(load_config(flags, {}))
+    assert chosen.name == name and reason in chosen.reason
 
 
 async def test_extraction_can_be_switched_off(memory: MemoryService) -> None:

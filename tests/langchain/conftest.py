@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.memory_server import memory_server
+from tests.extraction.script import by_default
 
 from .scripted_engine import ScriptedEngine
 
@@ -26,5 +27,5 @@ def engine() -> ScriptedEngine:
 
 @pytest.fixture
 def memory_url(tmp_path: Path) -> Iterator[str]:
-    with memory_server(tmp_path) as url:
+    with memory_server(tmp_path, by_default) as url:
         yield url

@@ -24,6 +24,7 @@ def test_all_code_of_the_page_runs_as_written(
     for said in ("canary-of-alice hears you kv", "bob canary-of-bob", "5 tokens of memory", "name='Which pet", "Oslo"):
         assert said in out
     assert "Alice's dog is called Bruno." in out and "'Ann takes her coffee black.'" in out
+    assert "My sister Ann lives in Bergen.\n" in out
 
 
 def test_the_quickstart_is_under_ten_lines() -> None:

@@ -37,9 +37,11 @@ class Seen:
 
 @dataclass
 class ScriptedServer:
-    """Answers chats from `replies`, or with all it knows of the user. `broken` paths answer 500."""
+    """Answers chats from `replies`, or with all it knows of the user; writes from `outcomes`, or with `stored`.
+    `broken` paths answer 500."""
 
     replies: deque[Json] = field(default_factory=deque)
+    outcomes: deque[Json] = field(default_factory=deque)
     facts: dict[str, list[str]] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     seen: list[Seen] = field(default_factory=list)
@@ -84,6 +86,8 @@ class ScriptedServer:
         return self._chat(body)
 
     def _store(self, body: Json) -> Json:
+        if self.outcomes:
+            return self.outcomes.popleft()
         said = [message["content"] for message in body["messages"] if message["role"] == "user"]
         self.facts.setdefault(body["user_id"], []).extend(said)
         return {"results": [{"id": text, "text": text, "status": "stored"} for text in said]}

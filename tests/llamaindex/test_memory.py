@@ -153,6 +153,20 @@ def test_a_failed_write_is_counted_and_logged_and_fails_no_chat(
     assert memory.flush() and memory.writes.written == 1
 
 
+def test_a_fact_that_the_server_could_not_keep_is_logged_with_its_reason_and_not_its_words(
+    server: ScriptedServer, make_memory: MakeMemory, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = "a fact was left out: it is no sentence"
+    lost = {"id": None, "text": "My code is 4711.", "status": "failed", "reason": reason}
+    server.outcomes.append({"results": [lost, lost]})
+    memory = make_memory()
+    with caplog.at_level(logging.WARNING, logger="llama_index.memory.inferscale"):
+        memory.put_messages([user("My code is 4711."), assistant("Noted.")])
+        assert memory.flush()
+    assert caplog.messages == [f"part of a turn is not remembered: {reason}"]
+    assert (memory.writes.written, memory.writes.failed, memory.writes.failed_facts) == (1, 0, 2)
+
+
 def test_a_client_that_was_closed_stops_neither_chat_nor_flush(
     server: ScriptedServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,9 +16,11 @@ from inferscale_server.database import MIGRATIONS
 from inferscale_server.errors import Conflict, DataFolderError, InvalidRequest, StartupError, StorageFull, StoreCorrupt
 from inferscale_server.facts import FactStore
 from inferscale_server.snapshot import copy_store
+from inferscale_server.types import FactDraft, IdempotencyKey, Owner
 from inferscale_server.verify import verify
-from tests.memory.stores import ALICE, damage, filled, remember, texts_in
+from tests.memory.stores import ALICE, EMBEDDER, damage, filled, remember, texts_in
 
+BOB = Owner("local", "bob")
 WRITER = """
 import itertools, sys
 from pathlib import Path
@@ -130,6 +132,29 @@ def test_a_damaged_store_is_not_backed_up(tmp_path: Path) -> None:
         back_up(path, tmp_path / "b", force=True)
     assert (tmp_path / "b").read_bytes() == good
     assert sorted(file.name for file in tmp_path.iterdir() if "part" in file.name) == []
+
+
+def test_a_store_that_forgot_an_owner_with_keys_is_backed_up_and_restored(tmp_path: Path) -> None:
+    path, key = filled(tmp_path / "facts.sqlite3", "one"), IdempotencyKey("key-1", "digest-1")
+    with closing(FactStore(path)) as store:
+        store.add(BOB, [FactDraft("two")], EMBEDDER.embed(["two"]), key)
+        store.delete_owner(BOB)
+    back_up(path, tmp_path / "b")
+    assert restore(tmp_path / "b", tmp_path / "restored").facts == 1
+    with closing(FactStore(tmp_path / "restored")) as store, pytest.raises(Conflict) as caught:
+        store.earlier(BOB, key, [FactDraft("two")])
+    assert caught.value.code == "memories_deleted"
+
+
+def test_what_could_not_be_restored_is_no_backup_and_the_older_one_stays(tmp_path: Path) -> None:
+    path, target = filled(tmp_path / "facts.sqlite3", "one"), tmp_path / "b"
+    back_up(path, target)
+    good = target.read_bytes()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE usage SET facts = facts + 1")
+    with pytest.raises(StoreCorrupt, match=r"facts\.sqlite3 does not check out: usage"):
+        back_up(path, target, force=True)
+    assert target.read_bytes() == good and ".part" not in str(list(tmp_path.iterdir()))
 
 
 def test_a_full_disk_leaves_the_older_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,10 +126,13 @@ def test_kv_of_living_facts_stays_and_all_other_goes(store: FactStore, path: Pat
     }
     torn = kv_file(kv, "torn", kind="context")
     torn.write_bytes(torn.read_bytes()[:-1])
+    folder = torn.with_name("f" * 64 + ".0.kv")
+    folder.mkdir()
+    (folder / "what").touch()
     assert [finding.reason for finding in verify(path, kv).broken] == [
-        "1 do not check out, 4 are of facts that are no more"
+        "2 do not check out, 4 are of facts that are no more"
     ]
-    assert sweep_kv(path, kv) == 5
+    assert sweep_kv(path, kv) == 6
     assert {file for file in kv.rglob("*") if file.is_file()} == stays
     assert not stays & goes
     assert verify(path, kv).broken == ()

@@ -54,6 +54,16 @@ def test_a_held_folder_refuses_another_process_and_a_released_one_does_not(tmp_p
         second.kill()
 
 
+def test_others_can_read_where_the_holder_serves_once_it_has_said_so(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from inferscale_server.data_folder import DataFolder as Folder\n"
+    code += "print(Folder.holder(Path(sys.argv[1])).url)"
+    with DataFolder.hold(tmp_path) as folder:
+        read = [sys.executable, "-c", code, str(tmp_path)]
+        assert subprocess.run(read, capture_output=True, text=True).stdout == "None\n"
+        folder.announce("http://127.0.0.1:8000")
+        assert subprocess.run(read, capture_output=True, text=True).stdout == "http://127.0.0.1:8000\n"
+
+
 def test_the_folder_is_created_for_its_owner_alone(tmp_path: Path) -> None:
     with DataFolder.hold(tmp_path / "a" / "b") as folder:
         assert folder.path.stat().st_mode & 0o777 == 0o700

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,9 @@ import pytest
 
 from inferscale_server.facts import FactStore
 from inferscale_server.filters import parse_filter
-from inferscale_server.memory import MemoryService
+from inferscale_server.memory import FORGOTTEN_AT_ONCE, MemoryService
 from inferscale_server.searches import LOOP_FACTS
-from inferscale_server.types import FactDraft, Owner
+from inferscale_server.types import Fact, FactDraft, Owner
 from tests.memory.desk import open_desk
 from tests.memory.fakes import FakeEmbedder, started
 
@@ -42,6 +42,29 @@ class HalfEmbedder(FakeEmbedder):
     def represents(self, text: str) -> float:
         self.threads.add(threading.get_ident())
         return 0.5
+
+
+class EvenShelves:
+    """A filter that remembers in which threads it was asked."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def matches(self, fact: Fact) -> bool:
+        self.threads.add(threading.get_ident())
+        return int(str(fact.metadata["shelf"])) % 2 == 0
+
+
+class WatchedStore(FactStore):
+    """Remembers how many facts were deleted at once."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.slices: list[int] = []
+
+    def delete_many(self, doomed: Mapping[Owner, Sequence[str]]) -> dict[Owner, frozenset[str]]:
+        self.slices.append(sum(map(len, doomed.values())))
+        return super().delete_many(doomed)
 
 
 @dataclass
@@ -93,6 +116,10 @@ class Load:
         for number in range(SEARCHES):
             hits = await self.memory.search(ALICE, f"book {number}", 20, where=one_shelf)
             assert [hit.fact.metadata["shelf"] for hit in hits] == [7] * 20
+
+    async def delete_matching(self) -> None:
+        assert await self.memory.delete_matching(ALICE, parse_filter({"shelf": {"gte": 0}})) == self.stored
+        assert self.memory.count(ALICE) == 0
 
     async def page(self) -> None:
         page = await self.memory.page(ALICE, 20, None, parse_filter({"shelf": {"gt": SHELVES - 2}}))
@@ -175,6 +202,21 @@ async def longest_gap_s(opened: Opened, folder: Path, works: list[Work]) -> floa
 @pytest.mark.parametrize("work", WORKS)
 async def test_the_event_loop_stays_free_while_much_is_done(tmp_path: Path, work: str) -> None:
     assert await longest_gap_s(stored_only, tmp_path, [WORKS[work]]) < LONGEST_GAP_S
+
+
+async def test_the_event_loop_stays_free_while_all_that_matches_is_deleted(tmp_path: Path) -> None:
+    assert await longest_gap_s(stored_only, tmp_path, [Load.delete_matching]) < LONGEST_GAP_S
+
+
+async def test_many_facts_are_filtered_beside_the_event_loop_and_deleted_in_slices(tmp_path: Path) -> None:
+    store, even = WatchedStore(tmp_path / "facts.sqlite3"), EvenShelves()
+    memory = await started(store)
+    await store_books(memory, 2 * LOOP_FACTS + 1)
+    deleted = await memory.delete_matching(ALICE, even)  # type: ignore[arg-type]
+    assert deleted == memory.count(ALICE) + 1 == LOOP_FACTS + 1
+    assert even.threads and threading.get_ident() not in even.threads
+    assert store.slices == [FORGOTTEN_AT_ONCE] * (LOOP_FACTS // FORGOTTEN_AT_ONCE) + [1]
+    await memory.aclose()
 
 
 async def test_the_event_loop_stays_free_while_all_is_done_at_once_and_encoded(tmp_path: Path) -> None:

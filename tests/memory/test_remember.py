@@ -6,6 +6,7 @@ import pytest
 
 from inferscale_server.errors import InvalidRequest, TooLarge
 from inferscale_server.limits import MAX_FACT_CHARS, MAX_FACTS_PER_REQUEST, MAX_ID_CHARS, MAX_METADATA_BYTES
+from inferscale_server.moments import EARLIEST, LATEST
 from inferscale_server.remember import (
     DraftDefaults,
     drafts_from_facts,
@@ -125,8 +126,8 @@ def test_one_moment_is_the_same_however_it_is_written(written: object) -> None:
 
 
 def test_early_and_late_moments_are_kept_exactly() -> None:
-    assert parse_timestamp("0001-01-01T00:00:00+14:00", "t") is not None
-    assert parse_timestamp("9999-12-31T23:59:59-12:00", "t") is not None
+    assert parse_timestamp("0001-01-01T14:00:00+14:00", "t") == EARLIEST
+    assert parse_timestamp("9999-12-31T11:59:59-12:00", "t") == LATEST
     assert parse_timestamp("2024-02-29", "t") == datetime(2024, 2, 29, tzinfo=UTC).timestamp()
     assert parse_timestamp(-1, "t") == -1.0
     assert parse_timestamp(None, "t") is None

@@ -12,9 +12,9 @@ import pytest
 
 from inferscale_server.database import MIGRATIONS
 from inferscale_server.facts import FactStore
-from inferscale_server.types import Owner
+from inferscale_server.types import FactDraft, IdempotencyKey, Owner
 from inferscale_server.verify import Finding, show_verdict, verify
-from tests.memory.stores import ALICE, damage, filled, remember
+from tests.memory.stores import ALICE, EMBEDDER, damage, filled, remember
 
 CANARY = "the code is 4417"
 
@@ -117,6 +117,11 @@ STATEMENTS = [
     ("usage", "DELETE FROM usage"),
     ("reindex", "INSERT INTO embeddings_next VALUES ('gone', x'00')"),
     ("idempotency", f"INSERT INTO idempotency VALUES ('{DIGEST}', 'k', 'd', 'torn', 1)"),
+    ("idempotency", f"INSERT INTO idempotency VALUES ('{DIGEST}', 'k', 'd', '{{}}', 1)"),
+    ("idempotency", f"INSERT INTO idempotency VALUES ('{DIGEST}', 'k', 'd', 'null', 1)"),
+    ("idempotency", "INSERT INTO idempotency VALUES ('alice', 'k', '', 'null', 1)"),
+    ("times", "UPDATE facts SET occurred_at = 253402387138.0 WHERE seq = 2"),
+    ("times", "UPDATE facts SET expires_at = -62135683140.0 WHERE seq = 2"),
 ]
 
 
@@ -125,6 +130,15 @@ def test_a_row_that_no_server_writes_is_found(path: Path, name: str, statement: 
     with behind_its_back(path) as connection:
         connection.execute(statement)
     assert {finding.name for finding in broken(path)} == {name}
+
+
+def test_keys_of_an_owner_who_was_forgotten_are_as_they_should_be(path: Path) -> None:
+    with closing(FactStore(path)) as store:
+        store.add(ALICE, [FactDraft("four")], EMBEDDER.embed(["four"]), IdempotencyKey("key-1", "digest-1"))
+        store.delete_owner(ALICE)
+    verdict = verify(path)
+    assert verdict.broken == ()
+    assert "1 answers" in [finding.found for finding in verdict.findings if finding.name == "idempotency"]
 
 
 def test_verify_changes_nothing(path: Path) -> None:

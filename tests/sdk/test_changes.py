@@ -35,14 +35,14 @@ def test_an_update_sends_what_is_named_and_null_only_for_what_is_to_be_removed()
     assert server.body == {"text": "x", "metadata": {"a": 1, "b": None}}
     memories.update("f1", "alice", expires_at=None)
     assert server.body == {"expires_at": None}
-    memories.update("f1", timestamp=SAID, expires_at="2100-01-01")
+    memories.update("f1", "alice", timestamp=SAID, expires_at="2100-01-01")
     assert server.body == {"timestamp": SAID.timestamp(), "expires_at": "2100-01-01"}
-    memories.update("f1", speaker=None, session_id="s2")
+    memories.update("f1", "alice", speaker=None, session_id="s2")
     assert server.body == {"speaker": None, "session_id": "s2"}
     assert [(request.method, str(request.url.raw_path, "ascii")) for request in server.requests][:3] == [
         ("PATCH", "/v1/memories/f1?user_id=alice"),
         ("PATCH", "/v1/memories/f1?user_id=alice"),
-        ("PATCH", "/v1/memories/f1"),
+        ("PATCH", "/v1/memories/f1?user_id=alice"),
     ]
 
 

@@ -101,6 +101,7 @@ def test_a_user_that_is_no_text_is_a_type_error(user: Any) -> None:
     ("options", "problem"),
     [
         ({}, "exactly one"),
+        ({}, "first argument of client.chat is the user"),
         ({"query": "hi", "messages": [{"role": "user", "content": "hi"}]}, "exactly one"),
         ({"messages": []}, "messages must not be empty"),
         ({"query": "hi", "session_id": ""}, "session_id"),

@@ -183,4 +183,4 @@ def test_many_threads_share_one_client() -> None:
     client = InferScaleClient(http_client=http)
     wanted = [f"f{number:02d}" for number in range(40)]
     with ThreadPoolExecutor(8) as pool:
-        assert [fact.id for fact in pool.map(client.memories.get, wanted)] == wanted
+        assert [fact.id for fact in pool.map(client.for_user("alice").memories.get, wanted)] == wanted

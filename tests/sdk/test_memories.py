@@ -130,11 +130,22 @@ def test_one_fact_is_read_and_deleted_by_id() -> None:
     ]
 
 
-def test_without_a_user_none_is_sent() -> None:
+@pytest.mark.parametrize("method", ["get", "update", "delete", "history"])
+def test_a_fact_without_its_user_is_refused_before_it_is_sent(method: str) -> None:
     server = script(answer(json={"id": "f1", "text": "x"}))
-    server.client().memories.get("f1")
-    assert server.requests[0].url.query == b""
-    assert "x-inferscale-shard" not in server.headers
+    client = server.client()
+    for memories in (client.memories, client.memories.with_raw_response):
+        with pytest.raises(TypeError, match="user"):
+            getattr(memories, method)("f1")
+        with pytest.raises(TypeError, match="user must be a str"):
+            getattr(memories, method)("f1", None, **({"text": "y"} if method == "update" else {}))
+    assert server.requests == []
+
+
+def test_a_bound_client_fills_the_user_in() -> None:
+    server = script(answer(json={"id": "f1", "text": "x"}))
+    server.client().for_user("alice").memories.get("f1")
+    assert server.requests[0].url.query == b"user_id=alice"
 
 
 def test_delete_all_names_the_user_and_counts() -> None:
@@ -167,8 +178,8 @@ def test_an_empty_id_can_never_reach_the_route_that_deletes_all(id: str) -> None
 )
 def test_an_id_cannot_climb_out_of_its_place_in_the_path(id: str, path: bytes) -> None:
     server = script(answer(json={"id": "x", "text": "x"}))
-    server.client().memories.get(id)
-    assert server.requests[0].url.raw_path == path
+    server.client().memories.get(id, "alice")
+    assert server.requests[0].url.raw_path == path + b"?user_id=alice"
 
 
 def test_a_fact_that_is_not_there_is_not_found() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,13 +15,15 @@ from inferscale_sdk import (
     APIStatusError,
     APITimeoutError,
     BadRequestError,
+    ConflictError,
     InternalServerError,
     RateLimitError,
 )
-from inferscale_sdk._retry import MAX_DELAY_S, backoff_s, retry_after_s, retry_delay_s
+from inferscale_sdk._retry import LASTING_CONFLICTS, MAX_DELAY_S, backoff_s, retry_after_s, retry_delay_s
 
 from .script import CHAT, answer, failure, script
 
+SERVER = Path(__file__).parents[2] / "server" / "inferscale_server"
 NOW_S = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC).timestamp()
 
 
@@ -38,6 +42,20 @@ def test_a_lasting_failure_is_not_tried_again(status: int) -> None:
         server.client().chat("alice", "hi")
     assert caught.value.status_code == status
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(("code", "tries"), [("duplicate_fact", 1), ("idempotency_mismatch", 1), ("upkeep_running", 3)])
+def test_a_conflict_is_tried_again_only_if_it_can_pass(code: str, tries: int) -> None:
+    server = script(answer(409, {"error": {"message": "no", "code": code}}))
+    with pytest.raises(ConflictError) as caught:
+        server.client().memories.update("f1", "alice", text="x")
+    assert (caught.value.code, len(server.requests)) == (code, tries)
+
+
+def test_the_lasting_conflicts_are_the_servers_but_the_one_that_passes() -> None:
+    sources = "\n".join(path.read_text("utf-8") for path in SERVER.rglob("*.py"))
+    codes = set(re.findall(r'raise Conflict\([^)]*?code="(\w+)"', sources))
+    assert codes - {"upkeep_running"} == LASTING_CONFLICTS
 
 
 @pytest.mark.parametrize("broken", [httpx.ConnectError("refused"), httpx.ReadError("reset"), httpx.ReadTimeout("")])
@@ -64,6 +82,13 @@ def test_a_timeout_and_a_refused_connection_are_told_apart() -> None:
         script(httpx.ConnectError("refused")).client().status()
     assert not isinstance(caught.value, APITimeoutError)
     assert isinstance(caught.value.__cause__, httpx.ConnectError)
+    assert "is `inferscale serve` running, and ready?" in str(caught.value)
+
+
+def test_a_connection_that_broke_later_is_not_blamed_on_a_server_that_is_off() -> None:
+    with pytest.raises(APIConnectionError) as caught:
+        script(httpx.ReadError("reset")).client().status()
+    assert "inferscale serve" not in str(caught.value)
 
 
 def test_all_tries_of_a_post_share_one_idempotency_key() -> None:

@@ -19,6 +19,7 @@ import pytest
 from inferscale_sdk import InferScaleClient
 from inferscale_server.config import load_config
 from inferscale_server.demo.server import free_port, serve_command, stop, wait_ready
+from inferscale_server.demo.start_log import StartLog
 from inferscale_server.facts import FactStore
 from inferscale_server.models import prepare_generator
 from inferscale_server.types import LOCAL_TENANT, Owner
@@ -41,7 +42,7 @@ def started(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     url = f"http://127.0.0.1:{port}"
     try:
         with InferScaleClient(base_url=url) as client:
-            wait_ready(client, process, log, lambda line: None)
+            wait_ready(client, process, StartLog(log, folder / "data"), lambda line: None)
         yield process, url
     finally:
         if process.poll() is None:

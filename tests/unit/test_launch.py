@@ -9,9 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from inferscale_server.cli import main
 from inferscale_server.config import ServerConfig
-from inferscale_server.engine.launch import check_start, log_path, prepare_environment
-from inferscale_server.errors import UnsupportedOption
+from inferscale_server.demo.server import free_port
+from inferscale_server.engine.launch import (
+    checked_start,
+    failed_codes,
+    log_path,
+    prepare_environment,
+    why_ended,
+)
+from inferscale_server.errors import StoreCorrupt, UnsupportedOption
+from tests.cli.held_folder import held
 
 
 def test_vllm_logs_into_the_data_folder_unless_its_level_or_help_is_asked_for(tmp_path: Path) -> None:
@@ -23,8 +32,75 @@ def test_vllm_logs_into_the_data_folder_unless_its_level_or_help_is_asked_for(tm
 
 @pytest.mark.parametrize("flag", ["--enable-log-requests", "--kv-transfer-config={}", "--api_key=x"])
 def test_a_flag_that_breaks_the_design_is_refused_before_vllm_is_imported(tmp_path: Path, flag: str) -> None:
-    with pytest.raises(UnsupportedOption, match=flag.split("=")[0].replace("_", "-")):
-        check_start(ServerConfig(data_dir=tmp_path, port=1024 + 47 * 1000), (flag, "1"))
+    config, named = ServerConfig(data_dir=tmp_path, port=1024 + 47 * 1000), flag.split("=")[0].replace("_", "-")
+    with pytest.raises(UnsupportedOption, match=named), checked_start(config, (flag, "1")):
+        pass
+
+
+def held_by_another(folder: Path) -> str:
+    """What a process that wants the folder is told; empty when it gets it."""
+    code = (
+        "import sys; from pathlib import Path; from inferscale_server.data_folder import DataFolder\n"
+        "try: DataFolder.hold(Path(sys.argv[1]))\n"
+        "except Exception as error: print(type(error).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_folder_is_held_from_the_checks_to_the_end_of_the_server(tmp_path: Path) -> None:
+    with checked_start(_config(tmp_path / "data"), ()) as folder:
+        assert folder.path == tmp_path / "data"
+        assert held_by_another(folder.path) == "DataFolderError"
+    assert held_by_another(folder.path) == ""
+
+
+def test_a_check_that_fails_lets_go_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "facts.sqlite3").write_text("no store")
+    with pytest.raises(StoreCorrupt, match="inferscale restore"), checked_start(_config(tmp_path), ()):
+        pass
+    assert held_by_another(tmp_path) == ""
+
+
+def test_a_second_start_is_refused_and_touches_neither_lock_nor_log_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "logs" / "engine.log"
+    log.parent.mkdir()
+    log.write_text("the running server's")
+    with held(tmp_path):
+        lock = (tmp_path / "lock").read_bytes()
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", "--data-dir", str(tmp_path), "--port", str(free_port())])
+        assert ended.value.code == 2 and (tmp_path / "lock").read_bytes() == lock
+    assert "in use by another server" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in log.parent.iterdir()] == [("engine.log", "the running server's")]
+
+
+def test_a_killed_engine_is_told_by_its_signal(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process.kill()
+    code, log = process.wait(), tmp_path / "engine.log"
+    log.write_text("nothing of use\n")
+    assert why_ended(log, (None, 0, code)) == f"killed by signal 9: out of memory? (more in {log})"
+    assert why_ended(None, (code,)) == "killed by signal 9: out of memory?"
+    assert why_ended(log, failed_codes("Failed core proc(s): {'EngineCore_DP0': -11}")) == (
+        f"killed by signal 11 (Segmentation fault) (more in {log})"
+    )
+
+
+def test_an_engine_that_ended_by_itself_is_told_by_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("ValueError: too little memory\n")
+    codes = failed_codes("Engine core initialization failed. Failed core proc(s): {'EngineCore_DP0': 1, 'B': -15}")
+    assert codes == [1, -15]
+    assert why_ended(log, codes) == f"ValueError: too little memory (more in {log})"
+    assert why_ended(tmp_path / "none", ()) == f"no reason given (more in {tmp_path / 'none'})"
+    assert why_ended(None, ()) == "reason above"
+
+
+def _config(folder: Path) -> ServerConfig:
+    return ServerConfig(data_dir=folder, port=free_port())
 
 
 def test_the_checks_load_no_engine() -> None:

@@ -55,6 +55,9 @@ _HOMES = {
     "user_label": "_namespace",
 }
 
+_WANTED = {"langchain_core": "'inferscale-sdk[langchain]'", "langchain": "langchain", "langgraph": "langgraph"}
+"""What is to be installed for a package that is missing."""
+
 __all__ = [
     "ChatInferScale",
     "InferScaleAPIError",
@@ -79,7 +82,13 @@ def __getattr__(name: str) -> object:
     true_name = _ALIASES.get(name, name)
     if true_name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(f"{__name__}.{_HOMES[true_name]}"), true_name)
+    try:
+        found: object = getattr(import_module(f"{__name__}.{_HOMES[true_name]}"), true_name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _WANTED:
+            raise
+        raise ModuleNotFoundError(f"{name} needs {package}: pip install {_WANTED[package]}", name=error.name) from error
     globals()[name] = found
     return found
 

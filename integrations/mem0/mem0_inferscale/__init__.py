@@ -11,11 +11,18 @@ MEM0_DIR (where it writes) before.
 
 from __future__ import annotations
 
-from mem0_inferscale.config import InferScaleConfig, memory_config
-from mem0_inferscale.extractor import ExtractedFact, ExtractionFailed, Mem0Extractor
-from mem0_inferscale.memory import InferScaleMemory
-from mem0_inferscale.registration import register
-from mem0_inferscale.store import InferScaleVectorStore
+try:
+    from mem0_inferscale.config import InferScaleConfig, memory_config
+    from mem0_inferscale.extractor import ExtractedFact, ExtractionFailed, Mem0Extractor
+    from mem0_inferscale.memory import InferScaleMemory
+    from mem0_inferscale.registration import register
+    from mem0_inferscale.store import InferScaleVectorStore
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "mem0":
+        raise
+    raise ModuleNotFoundError(
+        "mem0_inferscale needs mem0: pip install 'inferscale-sdk[mem0]'", name=error.name
+    ) from error
 
 __all__ = [
     "ExtractedFact",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferscale_server.demo.server import Report, running_server, sigterm_unwinds
+from inferscale_server.demo.start_log import log_folder
 from inferscale_server.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class ServerChoice:
 def chosen_server(choice: ServerChoice, tell: Report) -> Iterator[InferScaleClient]:
     """A client of a server that injects KV; a server of our own is stopped, and its facts are gone, on leaving.
 
-    Raises StartupError when it does not come up, Unavailable when it cannot inject.
+    Raises StartupError when it does not come up, and leaves its logs then, Unavailable when it cannot inject.
     """
     from inferscale_sdk import InferScaleClient
 
@@ -39,11 +40,14 @@ def chosen_server(choice: ServerChoice, tell: Report) -> Iterator[InferScaleClie
             check_injects(client)
             yield client
         return
-    with sigterm_unwinds(), tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
-        data, log, vllm_args = Path(folder) / "facts", Path(folder) / "server.log", vllm_args_of(choice)
-        with running_server(data, log, vllm_args, tell, choice.model) as client:
-            check_injects(client)
-            yield client
+    with (
+        sigterm_unwinds(),
+        log_folder() as logs,
+        tempfile.TemporaryDirectory(prefix="inferscale-bench-") as data,
+        running_server(Path(data), logs / "server.log", vllm_args_of(choice), tell, choice.model) as client,
+    ):
+        check_injects(client)
+        yield client
 
 
 def vllm_args_of(choice: ServerChoice) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 """`python -m inferscale_server.cli`."""
 
-from inferscale_server.cli.app import main
+from inferscale_server.cli import main
 
 main()

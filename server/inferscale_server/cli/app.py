@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
+from inferscale_sdk import __version__
 from inferscale_server.cli import (
     backup,
     bench,
@@ -26,18 +28,30 @@ from inferscale_server.cli import (
     serve,
     verify,
 )
+from inferscale_server.cli.command import CommandLine
 from inferscale_server.errors import InferScaleError
 
 EXIT_EXPECTED = 2
 """What a wrong option, a missing model, an unreachable server and the like exit with."""
 
-app = typer.Typer(
+app = CommandLine(
     name="inferscale",
     help="Long-term memory for LLM agents, served as KV cache inside stock vLLM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+VersionOption = Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")]
+
+
+@app.callback(invoke_without_command=True)
+def inferscale(version: VersionOption = False) -> None:
+    """Long-term memory for LLM agents, served as KV cache inside stock vLLM."""
+    if version:
+        print(f"inferscale {__version__}")
+        raise typer.Exit
+
+
 serve.register(app)
 chat.register(app)
 mcp.register(app)

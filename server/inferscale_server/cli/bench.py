@@ -187,7 +187,7 @@ def accuracy(
 
     Exit 1 when a question could not be measured; the next run with the same --out tries it again.
     """
-    from inferscale_server.bench.accuracy import report
+    from inferscale_server.bench.accuracy import failure, report
     from inferscale_server.bench.accuracy.case import spread
     from inferscale_server.bench.accuracy.cell import cells, promises, trios
     from inferscale_server.bench.accuracy.gap import gaps
@@ -211,10 +211,10 @@ def accuracy(
     show(*(table for table in [*shown, report.promises_table(promises(figures))] if table is not None))
     rows = [row.figures() for trio in found for row in trio.rows]
     told = {"cells": [asdict(cell) for cell in figures], "gaps": [asdict(gap) for gap in apart]}
-    write_json(json_file, {"settings": settings, **told, "rows": rows, "failed": failed})
+    write_json(json_file, {"settings": settings, **told, "rows": rows, "failed": [*map(str, failed)]})
     if plot is not None and figures:
         report.plot_accuracy(figures, plot)
-    end(failed)
+    end(failure.told(failed))
 
 
 @app.command()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from inferscale_server.demo.progress import Progress as Lines
+
 if TYPE_CHECKING:
     from inferscale_server.bench.accuracy.case import Haystack
     from inferscale_server.bench.accuracy.judge import Judge
@@ -81,14 +83,19 @@ def variants_of(recipes: Sequence[str] | None, base_url: str | None) -> list[Var
 
 @contextmanager
 def shown_progress(total: int) -> Iterator[Progress]:
-    """A bar on standard error: what happens, and how many measurements are done."""
+    """What happens, on standard error: a bar with how many measurements are done, or a line a stage off a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     from inferscale_server.bench.accuracy.measure import Progress
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with Lines(console) as lines:
+            yield Progress(tell=lines.tell, step=lambda count: None)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=total)
         yield Progress(
             tell=lambda text: bar.update(task, description=text), step=lambda count: bar.advance(task, count)

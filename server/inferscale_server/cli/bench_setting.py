@@ -18,6 +18,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from inferscale_server.demo.progress import Progress
+
 if TYPE_CHECKING:
     from inferscale_sdk import InferScaleClient
     from inferscale_server.bench.conversation import Conversation
@@ -92,8 +94,8 @@ def opened_client(
     from inferscale_server.bench.server_process import ServerChoice, chosen_server
 
     choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()))
-    with Console().status("starting") as status, chosen_server(choice, status.update) as client:
-        yield Asked(client, status.update)
+    with Progress(Console(stderr=True)) as progress, chosen_server(choice, progress.tell) as client:
+        yield Asked(client, progress.tell)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from inferscale_server.cli.connection import UrlOption, UserOption, connect
+from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption, connect
 
 if TYPE_CHECKING:
     from inferscale_sdk import ChatResponse, InferScaleClient, MemoryOptions
@@ -28,7 +28,13 @@ def register(app: typer.Typer) -> None:
     app.command(name="chat")(chat)
 
 
-def chat(user: UserOption, mode: ModeOption = "auto", k: CountOption = None, url: UrlOption = None) -> None:
+def chat(
+    user: UserOption,
+    mode: ModeOption = "auto",
+    k: CountOption = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
     """Ask questions and see the facts that each answer was given. /quit or Ctrl-D ends it."""
     from inferscale_sdk import InferScaleError
 
@@ -37,7 +43,7 @@ def chat(user: UserOption, mode: ModeOption = "auto", k: CountOption = None, url
     memory: MemoryOptions = {"mode": mode}
     if k is not None:
         memory["k"] = k
-    with connect(url) as client:
+    with connect(url, api_key) as client:
         for question in questions(console):
             try:
                 answer(client, console, user, question, memory)

@@ -18,6 +18,8 @@ def checked_id(written: str | None) -> str | None:
 
 
 UserOption = Annotated[str, typer.Option("--user", "-u", help="Whose memory.", show_default=False, callback=checked_id)]
+AgentOption = Annotated[str | None, typer.Option("--agent-id", help="Only facts of this agent.", callback=checked_id)]
+RunOption = Annotated[str | None, typer.Option("--run-id", help="Only facts of this run.", callback=checked_id)]
 UrlOption = Annotated[
     str | None,
     typer.Option("--url", "--base-url", help="Server, default INFERSCALE_BASE_URL or http://127.0.0.1:8000."),

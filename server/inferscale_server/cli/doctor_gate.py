@@ -11,6 +11,7 @@ from typing import Any
 from inferscale_server.cli.check import Check
 from inferscale_server.config import ServerConfig
 from inferscale_server.demo.server import running_server, sigterm_unwinds
+from inferscale_server.demo.start_log import log_folder
 from inferscale_server.engine.families import refusal_of
 from inferscale_server.errors import StartupError
 from inferscale_server.models import resolve_model
@@ -34,13 +35,16 @@ def check_family(config: ServerConfig, report: Report) -> Check:
 
 def check_gate(config: ServerConfig, vllm_args: Sequence[str], report: Report) -> Check:
     """Start a server with an empty data folder and read its gate's verdict."""
-    with sigterm_unwinds(), tempfile.TemporaryDirectory(prefix="inferscale-doctor-") as folder:
-        data, log = Path(folder) / "facts", Path(folder) / "server.log"
-        try:
-            with running_server(data, log, vllm_args, report, config.model) as client:
-                kv = client.status().raw["kv"]
-        except StartupError as error:
-            return Check("gate", "the server did not start", str(error))
+    try:
+        with (
+            sigterm_unwinds(),
+            log_folder() as logs,
+            tempfile.TemporaryDirectory(prefix="inferscale-doctor-") as data,
+            running_server(Path(data), logs / "server.log", vllm_args, report, config.model) as client,
+        ):
+            kv = client.status().raw["kv"]
+    except StartupError as error:
+        return Check("gate", "the server did not start", str(error))
     assert isinstance(kv, Mapping), f"status.kv is {kv!r}"
     return verdict_of(kv)
 

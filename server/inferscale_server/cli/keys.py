@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from inferscale_server.cli.command import CommandLine
 from inferscale_server.config import load_config
 from inferscale_server.edge.identity import Role
 from inferscale_server.edge.keys import ApiKey, change_keys, iso, make_key, read_keys
 from inferscale_server.errors import ConfigError
 
-app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+app = CommandLine(help="Make, list and revoke API keys.", no_args_is_help=True)
 
 UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 MAX_VALID_S = 100 * 366 * UNIT_SECONDS["d"]
@@ -30,7 +31,10 @@ FileArgument = Annotated[Path | None, typer.Argument(metavar="FILE", help=FILE_H
 TenantOption = Annotated[str, typer.Option("--tenant", help="Whose memories: tenants never see each other's.")]
 RoleOption = Annotated[Role, typer.Option("--role", help="read; write: also add and delete; admin: also operate.")]
 UserOption = Annotated[list[str] | None, typer.Option("--user", help="Only for this user; may be given again.")]
-ExpiresOption = Annotated[str | None, typer.Option("--expires", metavar="30d", help="Valid for so long: m, h, d, w.")]
+ExpiresOption = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="30d", help="Valid for so long: 90m, 12h, 30d or 2w."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for other programs.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as listed.", show_default=False)]
 
@@ -75,7 +79,10 @@ def seconds_of(written: str) -> float:
     found = re.fullmatch(r"([0-9]{1,9})([mhdw])", written)
     seconds = int(found[1]) * UNIT_SECONDS[found[2]] if found else 0
     if not 0 < seconds <= MAX_VALID_S:
-        raise ConfigError(f"--expires: value {written!r} is not a time such as 90m, 12h, 30d or 2w (at most a century)")
+        raise ConfigError(
+            f"--expires: value {written!r} is not a time: a whole number of minutes, hours, days or weeks, "
+            "at most a century, such as 90m, 12h, 30d or 2w"
+        )
     return float(seconds)
 
 

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inferscale_server.cli import transfer
-from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption, checked_id, connect
+from inferscale_server.cli.command import CommandLine
+from inferscale_server.cli.connection import (
+    AgentOption,
+    KeyOption,
+    RunOption,
+    UrlOption,
+    UserOption,
+    checked_id,
+    connect,
+)
+from inferscale_server.cli.moment import ACCEPTED, checked_expiry, expiry, moment
 from inferscale_server.cli.rows import show
 
 if TYPE_CHECKING:
     from inferscale_sdk import FactInput
 
-app = typer.Typer(
+app = CommandLine(
     help="Add, find, change and delete one user's facts, take them out and put them in.", no_args_is_help=True
 )
 transfer.register(app)
 
 STDIN = "-"
-NEVER = "never"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for other programs.")]
 IdArgument = Annotated[
@@ -34,9 +43,23 @@ TextsArgument = Annotated[
     typer.Argument(metavar="[TEXT...]", help="One fact each; none or -: the lines of stdin.", show_default=False),
 ]
 SpeakerOption = Annotated[str | None, typer.Option("--speaker", help="Who said it.")]
-TimeOption = Annotated[datetime | None, typer.Option("--time", help="When it was said, UTC.")]
+TimeOption = Annotated[
+    datetime | None,
+    typer.Option("--time", metavar="TIME", parser=moment, help=f"When it was said: {ACCEPTED}."),
+]
+OfSessionOption = Annotated[
+    str | None, typer.Option("--session", help="Which conversation it was said in.", callback=checked_id)
+]
+SessionOption = Annotated[str | None, typer.Option("--session", help="Which conversation it was said in.")]
+OfAgentOption = Annotated[
+    str | None, typer.Option("--agent-id", help="Which agent of yours it belongs to.", callback=checked_id)
+]
+OfRunOption = Annotated[str | None, typer.Option("--run-id", help="Which run of the agent.", callback=checked_id)]
 ExpiresOption = Annotated[
-    str | None, typer.Option("--expires", help="When to forget it: ISO 8601 or Unix seconds, UTC; never.")
+    str | None,
+    typer.Option(
+        "--expires", metavar="TIME", help="When to forget it, written as for --time; or never.", callback=checked_expiry
+    ),
 ]
 MetadataOption = Annotated[str | None, typer.Option("--metadata", metavar="JSON", help="An object of your own fields.")]
 FilterOption = Annotated[
@@ -49,20 +72,29 @@ def add(
     user: UserOption,
     texts: TextsArgument = None,
     speaker: SpeakerOption = None,
+    session: OfSessionOption = None,
     time: TimeOption = None,
     expires: ExpiresOption = None,
     metadata: MetadataOption = None,
+    agent_id: OfAgentOption = None,
+    run_id: OfRunOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
     """Remember facts, each a sentence that stands on its own."""
     facts: list[FactInput] = [{"text": text, "speaker": speaker} for text in _texts(texts)]
-    timestamp = time.replace(tzinfo=UTC).timestamp() if time else None
     fields = _object(metadata, "--metadata")
     with connect(url, api_key) as client:
         outcomes = client.memories.add(
-            user, facts=facts, timestamp=timestamp, metadata=fields, expires_at=_moment(expires)
+            user,
+            facts=facts,
+            session_id=session,
+            timestamp=time,
+            metadata=fields,
+            expires_at=expiry(expires),
+            agent_id=agent_id,
+            run_id=run_id,
         )
     show(outcomes, ("id", "status", "text", "reason"), as_json)
     if any(outcome.status == "failed" for outcome in outcomes):
@@ -74,6 +106,8 @@ def list_(
     user: UserOption,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many, oldest first.")] = None,
     where: FilterOption = None,
+    agent_id: AgentOption = None,
+    run_id: RunOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -81,8 +115,10 @@ def list_(
     """List a user's facts, oldest first."""
     condition = _object(where, "--filter")
     with connect(url, api_key) as client:
-        facts = client.memories.list(user, filter=condition)
-        show(islice(facts, limit), ("id", "timestamp", "speaker", "text", "metadata"), as_json)
+        facts = client.memories.list(user, filter=condition, agent_id=agent_id, run_id=run_id)
+        narrowed = any(given is not None for given in (condition, agent_id, run_id))
+        none = f"no memories of {user}{' match' if narrowed else ''}"
+        show(islice(facts, limit), ("id", "timestamp", "speaker", "text", "metadata"), as_json, none)
 
 
 @app.command()
@@ -94,6 +130,8 @@ def search(
         float | None, typer.Option("--min-score", help="Leave out what is less near, -1 to 1.")
     ] = None,
     where: FilterOption = None,
+    agent_id: AgentOption = None,
+    run_id: RunOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -101,8 +139,10 @@ def search(
     """Find the facts nearest to a query, best first."""
     condition = _object(where, "--filter")
     with connect(url, api_key) as client:
-        hits = client.memories.search(user, query, k=k, min_score=min_score, filter=condition)
-        show(hits, ("score", "id", "text"), as_json)
+        hits = client.memories.search(
+            user, query, k=k, min_score=min_score, filter=condition, agent_id=agent_id, run_id=run_id
+        )
+        show(hits, ("id", "score", "text"), as_json, f"no memories of {user} match")
 
 
 @app.command()
@@ -128,7 +168,7 @@ def update(
     time: TimeOption = None,
     expires: ExpiresOption = None,
     speaker: SpeakerOption = None,
-    session: Annotated[str | None, typer.Option("--session", help="Which conversation it was said in.")] = None,
+    session: SessionOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -142,15 +182,14 @@ def update(
         )
     new_text = sys.stdin.read().strip() if text == STDIN else text
     fields = _object(metadata, "--metadata")
-    said_at = NOT_GIVEN if time is None else time.replace(tzinfo=UTC)
-    expires_at = NOT_GIVEN if expires is None else _moment(expires)
+    expires_at = NOT_GIVEN if expires is None else expiry(expires)
     with connect(url, api_key) as client:
         fact = client.memories.update(
             fact_id,
             user=user,
             text=new_text,
             metadata=fields,
-            timestamp=said_at,
+            timestamp=NOT_GIVEN if time is None else time,
             expires_at=expires_at,
             speaker=NOT_GIVEN if speaker is None else speaker or None,
             session_id=NOT_GIVEN if session is None else session or None,
@@ -177,17 +216,24 @@ def delete(
     fact_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of the fact.", show_default=False)] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of the user's facts instead of one.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --all.")] = False,
+    agent_id: AgentOption = None,
+    run_id: RunOption = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Forget one fact, or all of a user's."""
+    """Forget one fact, or all of a user's, or all of one agent or run."""
     if (fact_id is None) != everything:
         raise typer.BadParameter("give either the ID of a fact or --all")
+    scope = {name: given for name, given in (("agent_id", agent_id), ("run_id", run_id)) if given is not None}
+    if scope and not everything:
+        raise typer.BadParameter("--agent-id and --run-id need --all")
     if everything and not yes:
-        typer.confirm(f"Forget everything about {user}?", abort=True)
+        of = "".join(f", {name} {given}" for name, given in scope.items())
+        typer.confirm(f"Forget everything about {user}{of}?", abort=True)
     with connect(url, api_key) as client:
-        result = client.memories.delete_all(user) if fact_id is None else client.memories.delete(fact_id, user=user)
+        memories = client.memories
+        result = memories.delete_all(user, **scope) if fact_id is None else memories.delete(fact_id, user)
     said = {"deleted": result.deleted} if fact_id is None else {"id": fact_id, "deleted": True}
     print(json.dumps(said) if as_json else f"deleted {fact_id or f'{result.deleted} facts'}")
 
@@ -215,13 +261,3 @@ def _object(written: str | None, option: str) -> dict[str, object] | None:
     if not isinstance(parsed, dict):
         raise typer.BadParameter(f"{option}: must be a JSON object")
     return parsed
-
-
-def _moment(written: str | None) -> float | str | None:
-    """As the API takes it; `never` is None. The server checks the rest."""
-    if written is None or written == NEVER:
-        return None
-    try:
-        return float(written)
-    except ValueError:
-        return written

@@ -14,17 +14,37 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+ID = "id"
+LEFT_FOR_TEXT = 30
+"""Columns of the terminal beside an id; with a longer id the table is wider than the screen."""
 
-def show(rows: Iterable[Any], columns: tuple[str, ...], as_json: bool) -> None:
-    """Print SDK results as a table of `columns`, or whole as JSON lines."""
+
+def show(rows: Iterable[Any], columns: tuple[str, ...], as_json: bool, empty: str = "") -> None:
+    """Print SDK results as a table of `columns`, those without any value left out; or whole as JSON lines.
+
+    A person is told `empty` where there are no rows.
+    """
     if as_json:
         for row in rows:
             print(row.model_dump_json())
         return
-    table = Table(*(Column(name, overflow="fold") for name in columns))  # an id that is cut cannot be used
-    for row in rows:
-        table.add_row(*(Text(cell(getattr(row, column))) for column in columns))
-    Console().print(table)
+    cells = [[cell(getattr(row, column)) for column in columns] for row in rows]
+    if not cells:
+        print(empty)
+        return
+    shown = [at for at in range(len(columns)) if any(row[at] for row in cells)]
+    longest_id = max((len(row[columns.index(ID)]) for row in cells), default=0) if ID in columns else 0
+    table = Table(*(_column(columns[at], longest_id) for at in shown))
+    for row in cells:
+        table.add_row(*(Text(row[at]) for at in shown))
+    Console(width=max(Console().width, longest_id + LEFT_FOR_TEXT)).print(table)
+
+
+def _column(name: str, longest_id: int) -> Column:
+    """An id stands on one line, as it is copied; the others are folded into the room that is left."""
+    if name == ID:
+        return Column(name, no_wrap=True, min_width=longest_id)
+    return Column(name, overflow="fold")
 
 
 def cell(value: object) -> str:

@@ -24,7 +24,8 @@ HELP = {
     "embedder": "Embedding model: minilm (embedded), a folder, a hub id, or openai:MODEL[@URL].",
     "embedder_url": "Base URL of the endpoint for openai:MODEL.",
     "embedder_key": "Key for that endpoint; better in the environment, where other users cannot see it.",
-    "extractor": "What makes facts of messages: llm (the served model), openai:MODEL[@URL], mem0, verbatim, off.",
+    "extractor": "What makes facts of messages: llm (the served model), openai:MODEL[@URL], mem0, verbatim, off;"
+    " auto: llm, but verbatim for the embedded model.",
     "extractor_url": "Base URL of the endpoint for openai:MODEL.",
     "extractor_key": "Key for that endpoint; better in the environment, where other users cannot see it.",
     "extract_from": "Whose messages become facts: the user's alone, or the assistant's as well.",
@@ -82,17 +83,17 @@ def run(config: ServerConfig, vllm_args: list[str]) -> None:
     """Serve until stopped."""
     from inferscale_server.engine import launch, log_file
 
-    launch.check_start(config, vllm_args)
-    if config.verbose:
-        os.environ.setdefault(launch.LOG_LEVEL, "INFO")
-    log = launch.log_path(config, vllm_args, os.environ)
-    if log is None:
-        with Progress(_console(sys.stderr)) as progress:
-            launch.serve(config, vllm_args, progress)
-        return
-    with log_file.diverted(log) as terminal, Progress(_console(terminal)) as progress:
-        progress.stage(f"vLLM's log goes to {log}")
-        launch.serve(config, vllm_args, progress, log)
+    with launch.checked_start(config, vllm_args) as folder:  # before the log: a running server's must not be put aside
+        if config.verbose:
+            os.environ.setdefault(launch.LOG_LEVEL, "INFO")
+        log = launch.log_path(config, vllm_args, os.environ)
+        if log is None:
+            with Progress(_console(sys.stderr)) as progress:
+                launch.serve(config, vllm_args, progress, folder)
+            return
+        with log_file.diverted(log) as terminal, Progress(_console(terminal)) as progress:
+            progress.stage(f"vLLM's log goes to {log}")
+            launch.serve(config, vllm_args, progress, folder, log)
 
 
 def _console(stream: TextIO) -> Console:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from types import TracebackType
 
 from rich.console import Console
+
+_COUNT = re.compile(r"\d+ of \d+")
 
 
 class Progress:
@@ -33,10 +36,11 @@ class Progress:
         self._status.update(text)
 
     def tell(self, text: str) -> None:
-        """This happens now. Shown on a terminal as it is; in a log, once for all texts that are alike up to a colon."""
+        """This happens now. Shown on a terminal as it is; in a log, once for all texts that are alike up to a colon and
+        but for a count like `3 of 20`."""
         if self._console.is_terminal:
             self._status.update(text)
-        elif (stage := text.split(":")[0]) != self._stage:
+        elif (stage := _COUNT.sub("", text.split(":")[0])) != self._stage:
             self._stage = stage
             self._line(text)
 

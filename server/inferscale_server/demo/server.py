@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,15 +13,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferscale_server.demo.start_log import StartLog
+from inferscale_server.engine.lifeline import killed_by
 from inferscale_server.errors import StartupError
 
 if TYPE_CHECKING:
     from inferscale_sdk import InferScaleClient
 
-START_TIMEOUT_S = 600.0
+QUIET_TIMEOUT_S = 600.0
+"""A start is given up when it has written nothing for so long: large models compile for minutes, and say so."""
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.5
 READY_TRY_S = 5.0
+STARTING = "starting the server"
 
 Report = Callable[[str], None]
 
@@ -54,7 +57,7 @@ def server_at(
     """
     from inferscale_sdk import InferScaleClient
 
-    port = free_port()
+    port, written = free_port(), StartLog(log, data)
     with log.open("wb") as output:
         # A session of its own: Ctrl-C reaches us alone, and we stop it in order.
         process = subprocess.Popen(
@@ -67,12 +70,12 @@ def server_at(
     try:
         url = f"http://127.0.0.1:{port}"
         with InferScaleClient(base_url=url) as client:
-            wait_ready(client, process, log, report)
+            wait_ready(client, process, written, report)
         yield url
     finally:
         report("stopping the server")
         stop(process)
-        keep_engine_log(data, log.parent)
+        written.keep()
 
 
 def serve_command(
@@ -91,31 +94,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_ready(client: InferScaleClient, process: subprocess.Popen[bytes], log: Path, report: Report) -> None:
-    """Return when the server takes work. Raises StartupError when it ends or START_TIMEOUT_S are over."""
-    asked = client.with_options(timeout=READY_TRY_S)
-    start = time.monotonic()
-    while (waited := time.monotonic() - start) < START_TIMEOUT_S:
+def wait_ready(client: InferScaleClient, process: subprocess.Popen[bytes], log: StartLog, report: Report) -> None:
+    """Return when the server takes work, however long that takes while it lives and writes; tells each of its stages.
+
+    Raises StartupError when it ends, or writes nothing for QUIET_TIMEOUT_S.
+    """
+    asked, doing = client.with_options(timeout=READY_TRY_S), STARTING
+    began = grown = time.monotonic()
+    while (now := time.monotonic()) - grown < QUIET_TIMEOUT_S:
         if process.poll() is not None:
-            raise StartupError(f"the server ended with code {process.returncode}; {log} ends with: {last_line(log)}")
-        report(f"starting the server: {waited:.0f} s (a minute or two on a CPU)")
+            raise StartupError(f"the server {how_ended(process.returncode)}; {log.last_words()}")
+        if log.grew():
+            grown = now
+        for stage in log.new_stages():
+            report(doing := f"{STARTING}, {stage}")
+        report(f"{doing}: {now - began:.0f} s")
         if asked.ready():
             return
         time.sleep(POLL_S)
-    raise StartupError(f"the server was not ready after {START_TIMEOUT_S:.0f} s; {log} ends with: {last_line(log)}")
+    quiet = f"and has written nothing for {QUIET_TIMEOUT_S:.0f} s"
+    raise StartupError(f"the server was not ready after {now - began:.0f} s {quiet}; {log.last_words()}")
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log that says anything."""
-    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "nothing"
-
-
-def keep_engine_log(data: Path, folder: Path) -> None:
-    """Copy vLLM's log out of a data folder that may be thrown away. Nothing when there is none."""
-    written = data / "logs" / "engine.log"
-    if written.is_file():
-        shutil.copyfile(written, folder / "engine.log")
+def how_ended(code: int) -> str:
+    """An exit code in words."""
+    killed = killed_by((code,))
+    return f"ended with code {code}" if killed is None else f"was {killed}"
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope
 
 from inferscale_server.edge.json_body import JsonObject, parse_object
 from inferscale_server.edge.refused import refuse_fields
+from inferscale_server.edge.schemas import check_schemas
 from inferscale_server.errors import InvalidRequest, TooLarge
 from inferscale_server.limits import MAX_BODY_BYTES
 
@@ -23,7 +24,9 @@ PARSE_IN_THREAD_BYTES = 256 * 1024
 
 DISCARD_BYTES = 16 * MAX_BODY_BYTES
 DISCARD_SECONDS = 5.0
-"""How much of a refused body is read on. A client cut off while it sends sees a reset connection, not the answer."""
+DISCARD_IDLE_SECONDS = 0.5
+"""How much of a refused body is read on, and how long a pause in it is waited for. A client cut off while it sends sees
+a reset connection, not the answer; one that sends nothing is answered at once."""
 
 
 class IncomingBody:
@@ -40,12 +43,13 @@ class IncomingBody:
         return message
 
     async def discard_rest(self) -> None:
-        """Read on without keeping anything, to the end of the body or of DISCARD_BYTES or DISCARD_SECONDS."""
+        """Read on without keeping anything, to the end of the body, a pause in it, or the end of what is discarded."""
         discarded = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_SECONDS):
                 while not self.complete and discarded < DISCARD_BYTES:
-                    discarded += len((await self.receive()).get("body", b""))
+                    async with asyncio.timeout(DISCARD_IDLE_SECONDS):
+                        discarded += len((await self.receive()).get("body", b""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class JsonBody:
 
 
 async def read_json_body(scope: Scope, receive: Receive) -> JsonBody:
-    """The body, when it is a JSON object of at most MAX_BODY_BYTES without refused fields.
+    """The body, when it is a JSON object of at most MAX_BODY_BYTES without refused fields, whose schemas can be served.
 
     Raises InvalidRequest, TooLarge, and ClientDisconnect when the client left before it had sent all of it.
     """
@@ -66,6 +70,7 @@ async def read_json_body(scope: Scope, receive: Receive) -> JsonBody:
     content = await _read_whole(receive)
     fields = await load_object(content)
     refuse_fields(fields)
+    check_schemas(fields)
     return JsonBody(content, fields)
 
 

@@ -2,7 +2,7 @@
 
 Knows: keys, digests of bodies, outcomes. Refuses to know: facts' texts: what is kept are ids, so that a deleted fact is
 not recallable from here. In memory only: this is for tries that cross each other; the fact store itself knows the keys
-of the last day, over restarts too.
+of the last day, over restarts too, and which of them a wipe has emptied.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def parse_key(header: str | None, body: bytes) -> IdempotencyKey | None:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt(Generic[Outcome]):
+    """`wipes`: how often the owner's facts had been deleted at once when it began."""
+
     body_digest: str
+    wipes: int
     task: asyncio.Task[Outcome]
 
 
@@ -50,25 +53,31 @@ class OncePerKey(Generic[Outcome]):
         self._attempts: OrderedDict[Owner, OrderedDict[str, _Attempt[Outcome]]] = OrderedDict()
 
     async def run(
-        self, owner: Owner, name: IdempotencyKey | None, write: Callable[[], Coroutine[object, object, Outcome]]
+        self,
+        owner: Owner,
+        name: IdempotencyKey | None,
+        write: Callable[[], Coroutine[object, object, Outcome]],
+        wipes: int = 0,
     ) -> Outcome:
         """The outcome of `write()`, or of the earlier write of this name; without a name always a new one.
 
-        A write that raises is forgotten: whoever waited for it gets its error, the next try runs again. Raises
-        Conflict for a key that came with another body.
+        `wipes` is how often the owner's facts have been deleted at once (MemoryService.wipes): an earlier write counts
+        only while that stays, because what it stored may be gone, which the fact store knows. A write that raises is
+        forgotten: whoever waited for it gets its error, the next try runs again. Raises Conflict for a key that came
+        with another body.
         """
         if name is None:
             return await write()
-        return await _wait(self._attempt(owner, name, write).task)
+        return await _wait(self._attempt(owner, name, write, wipes).task)
 
     def _attempt(
-        self, owner: Owner, name: IdempotencyKey, write: Callable[[], Coroutine[object, object, Outcome]]
+        self, owner: Owner, name: IdempotencyKey, write: Callable[[], Coroutine[object, object, Outcome]], wipes: int
     ) -> _Attempt[Outcome]:
         of_owner = self._attempts.setdefault(owner, OrderedDict())
         self._attempts.move_to_end(owner)
         known = of_owner.get(name.key)
-        if known is None or _failed(known.task):
-            known = of_owner[name.key] = _Attempt(name.body_digest, asyncio.create_task(write()))
+        if known is None or known.wipes != wipes or _failed(known.task):
+            known = of_owner[name.key] = _Attempt(name.body_digest, wipes, asyncio.create_task(write()))
         elif known.body_digest != name.body_digest:
             raise Conflict("this key was used with another body", code="idempotency_mismatch", param="Idempotency-Key")
         of_owner.move_to_end(name.key)

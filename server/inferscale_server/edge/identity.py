@@ -6,13 +6,14 @@ Knows: roles and their order, and where the guard leaves the identity. Refuses t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
-
-from starlette.requests import HTTPConnection
-from starlette.types import Scope
+from typing import TYPE_CHECKING, Literal, get_args
 
 from inferscale_server.errors import Forbidden
 from inferscale_server.types import LOCAL_TENANT, Owner
+
+if TYPE_CHECKING:  # `inferscale keys` runs where there is no web server
+    from starlette.requests import HTTPConnection
+    from starlette.types import Scope
 
 Role = Literal["read", "write", "admin"]
 """What a key may do; each role includes the ones before it."""

@@ -34,7 +34,7 @@ async def add_inferred(
         fresh.extend(await extraction.remember(owner, turns, name))
         return tuple(replace(outcome, text="") for outcome in fresh)  # no deleted fact shall be read from here
 
-    outcomes = await adds.run(owner, name, write)
+    outcomes = await adds.run(owner, name, write, services.memory.wipes(owner))
     return _with_texts(services.memory, owner, fresh or outcomes)
 
 

@@ -96,13 +96,13 @@ class MemoryRoutes:
         if body.infer and body.facts is None and body.messages is not None:
             inferred = await add_inferred(self.started(), self._adds, owner, body.messages, _defaults(body), name)
             return JSONResponse({"results": [show_outcome(outcome) for outcome in inferred]})
-        drafts = _drafts(body)
+        drafts, memory = _drafts(body), self.started().memory
 
         async def write() -> tuple[AddOutcome, ...]:
-            outcomes = await self.started().memory.add(owner, drafts, name)
+            outcomes = await memory.add(owner, drafts, name)
             return tuple(replace(outcome, text="") for outcome in outcomes)
 
-        outcomes = await self._adds.run(owner, name, write)
+        outcomes = await self._adds.run(owner, name, write, memory.wipes(owner))
         said = (replace(outcome, text=draft.text) for outcome, draft in zip(outcomes, drafts, strict=True))
         return JSONResponse({"results": [show_outcome(outcome) for outcome in said]})
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Literal
 
+from inferscale_server.moments import in_calendar
 from inferscale_server.types import AddOutcome, Fact, FactEvent, FactHistory, FactPage, Hit, UserPage
 
 Shown = dict[str, object]
@@ -69,7 +69,7 @@ def show_outcome(outcome: AddOutcome) -> Shown:
 
 def show_time(seconds: float) -> str:
     """Unix seconds as `2023-05-08T13:56:00Z`."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    return in_calendar(seconds).isoformat().replace("+00:00", "Z")
 
 
 def _show_moment(seconds: float | None) -> str | None:

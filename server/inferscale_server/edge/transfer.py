@@ -21,7 +21,7 @@ from inferscale_server.edge.query import owner_in, query_of
 from inferscale_server.edge.services import Services
 from inferscale_server.edge.shown import Shown, show_fact
 from inferscale_server.errors import InvalidRequest, RequestError
-from inferscale_server.limits import MAX_IMPORT_FAILURES
+from inferscale_server.limits import MAX_IMPORT_BLANK_LINES, MAX_IMPORT_FAILURES
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import Fact, ImportedFact, Owner
 
@@ -29,6 +29,9 @@ BATCH = 256
 """Facts imported in one transaction."""
 CHUNK = 64
 """Facts exported in one piece of the response."""
+
+LINES_AT_A_STRETCH = 256
+"""Lines of an import read before other requests have their turn: blank ones and broken ones fill no batch."""
 
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 """JSON escapes those below a blank by itself."""
@@ -52,10 +55,12 @@ class Import:
     duplicates: int = 0
     failed: list[Shown] = field(default_factory=list)
     _batch: list[_Numbered] = field(default_factory=list)
+    _blank: int = 0
 
     async def take(self, line: Line) -> None:
         """Read one line; store the batch that it fills. Raises RequestError that says how far the import came."""
         if line.content is not None and not line.content.strip():
+            self._skip(line.number)
             return
         try:
             self._batch.append(_Numbered(line.number, parse_imported(line.content)))
@@ -85,6 +90,12 @@ class Import:
         """What became of it, as JSON."""
         self.failed.sort(key=lambda one: int(str(one["line"])))
         return {"imported": self.imported, "duplicates": self.duplicates, "failed": self.failed}
+
+    def _skip(self, line: int) -> None:
+        self._blank += 1
+        if self._blank > MAX_IMPORT_BLANK_LINES:
+            error = InvalidRequest(f"more than {MAX_IMPORT_BLANK_LINES} lines are blank", code="too_many_blank_lines")
+            raise self._broken_off(error, line)
 
     def _fail(self, line: int, reason: str) -> None:
         if len(self.failed) >= MAX_IMPORT_FAILURES:
@@ -132,6 +143,8 @@ class TransferRoutes:
         async for piece in lines.pieces():
             for line in splitter.push(piece):
                 await arriving.take(line)
+                if line.number % LINES_AT_A_STRETCH == 0:
+                    await asyncio.sleep(0)
             await asyncio.sleep(0)  # a body that lies ready would otherwise be read without a pause
         for line in splitter.close():
             await arriving.take(line)

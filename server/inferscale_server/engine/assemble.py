@@ -33,6 +33,7 @@ from inferscale_server.memory import MemoryService
 from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall, header_job_of
 from inferscale_server.recipe import RecipeSizes, make_recipe
+from inferscale_server.reserve import RESERVE_BYTES
 from inferscale_server.salts import Salts
 from inferscale_server.sessions import Sessions
 from inferscale_server.staging import Stager
@@ -43,9 +44,9 @@ from inferscale_server.wording import DEFAULT_SYSTEM, MEMORY_INTRO, Wording
 
 
 async def assemble(
-    config: ServerConfig, engine_client: Any, state: State, door: EngineDoor, slot: str
+    config: ServerConfig, engine_client: Any, state: State, door: EngineDoor, slot: str, folder: DataFolder
 ) -> tuple[Brain, Framer]:
-    """Raises StartupError: data folder, fact store, embedder."""
+    """`folder` is held, and the brain's from now on. Raises StartupError: fact store, embedder."""
     torch.set_num_threads(1)  # beside a busy engine, two threads made a query's embedding 30 times slower
     vllm_config = engine_client.vllm_config
     reports = await door.attach(compiled=not vllm_config.model_config.enforce_eager)
@@ -57,7 +58,8 @@ async def assemble(
     if header_ids is None:
         support.refusals.append("the chat template does not let a system message stand where the memory would")
     sessions = Sessions(config.max_sessions, config.session_idle_s)
-    folder, memory, embedder = await _open_stores(config, late := _LateSink())
+    folder.announce(server_url(config.host, config.port))
+    memory, embedder = await _open_stores(config, late := _LateSink())
     recipe = make_recipe(config.recipe, _sizes_of(config))
     print_ = fingerprint(_ingredients(vllm_config, tokenize, recipe.name, wording.fixed, support.rotary_digest))
     rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
@@ -149,18 +151,18 @@ class _LateSink:
             await self.encoder.settled()
 
 
-async def _open_stores(config: ServerConfig, sink: Any) -> tuple[DataFolder, MemoryService, Any]:
-    folder = DataFolder.hold(config.data_path, server_url(config.host, config.port))
+async def _open_stores(config: ServerConfig, sink: Any) -> tuple[MemoryService, Any]:
     source = (config.embedder, config.embedder_url, config.embedder_secret)
     embedder = await asyncio.to_thread(load_embedder, *source)
     store = FactStore(
         config.facts_path,
         max_facts_per_owner=config.max_facts_per_user,
         max_bytes_per_owner=config.max_bytes_per_user,
+        reserve_bytes=RESERVE_BYTES,
     )
     memory = MemoryService(store, make_index(config.index), embedder, sink)
     await memory.start()
-    return folder, memory, embedder
+    return memory, embedder
 
 
 async def _open_disk(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -19,7 +21,7 @@ from pydantic import ValidationError
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.keys import read_keys
-from inferscale_server.engine.lifeline import end_at_signals, told_to_stop
+from inferscale_server.engine.lifeline import end_at_signals, killed_by, told_to_stop
 from inferscale_server.engine.log_file import first_fault
 from inferscale_server.engine.model_check import check_model
 from inferscale_server.engine.options import refuse_named
@@ -69,20 +71,29 @@ def log_path(config: ServerConfig, vllm_args: Sequence[str], environ: Mapping[st
     return config.data_path / "logs" / "engine.log"
 
 
-def check_start(config: ServerConfig, vllm_args: Sequence[str]) -> None:
-    """Raises StartupError for what is known to fail without vLLM, which takes long to import and longer to load."""
+@contextmanager
+def checked_start(config: ServerConfig, vllm_args: Sequence[str]) -> Iterator[DataFolder]:
+    """The data folder, held from the first look at it to the end of the block: nobody else may take it meanwhile.
+
+    Raises StartupError for what is known to fail without vLLM, which takes long to import and longer to load.
+    """
     check_port(config.host, config.port)
-    check_stores(config)
-    check_access(config)
-    refuse_named(vllm_args, os.environ)
-    if not os.environ.get("VLLM_USE_MODELSCOPE"):  # another hub
-        check_model(config.model, vllm_args)
+    with DataFolder.hold(config.data_path) as folder:
+        check_stores(config)
+        check_access(config)
+        refuse_named(vllm_args, os.environ)
+        if not os.environ.get("VLLM_USE_MODELSCOPE"):  # another hub
+            check_model(config.model, vllm_args)
+        yield folder
 
 
-def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport, log: Path | None = None) -> None:
+def serve(
+    config: ServerConfig, vllm_args: Sequence[str], report: StartReport, folder: DataFolder, log: Path | None = None
+) -> None:
     """Serve until SIGINT or SIGTERM. Raises StartupError with one line for whatever keeps it from starting.
 
     Args:
+        folder: the data folder, held; the server releases it when its stores are closed.
         log: the file that this process's output goes to, if it does; an engine that dies is explained from it.
     """
     end_at_signals(report.close)
@@ -93,19 +104,18 @@ def serve(config: ServerConfig, vllm_args: Sequence[str], report: StartReport, l
     prepare_environment(os.environ, config.cache_path / COMPILED)
     report.stage("reading the model's configuration")
     args = build_args(config, model, vllm_args)
-    args.start_report = report
+    args.start_report, args.data_folder = report, folder
     report.stage(f"loading {args.served_model_name[0]} into vLLM and warming up (about a minute on a CPU)")
     run(args, log)
 
 
 def check_stores(config: ServerConfig) -> None:
-    """Fail now and not after the model has loaded: data folder in use or unwritable, fact store corrupt or too new."""
-    with DataFolder.hold(config.data_path):
-        try:
-            FactStore(config.facts_path).close()
-        except StoreCorrupt as error:
-            mend = f"inferscale restore FILE --data-dir {config.data_path}"
-            raise StoreCorrupt(f"{error}; put a backup in its place with: {mend}") from error
+    """Fail now and not after the model has loaded: fact store corrupt or too new. The caller holds the data folder."""
+    try:
+        FactStore(config.facts_path).close()
+    except StoreCorrupt as error:
+        mend = f"inferscale restore FILE --data-dir {config.data_path}"
+        raise StoreCorrupt(f"{error}; put a backup in its place with: {mend}") from error
 
 
 def check_access(config: ServerConfig) -> None:
@@ -293,13 +303,23 @@ def run(args: Namespace, log: Path | None = None) -> None:
     except RuntimeError as error:
         if "Engine core initialization failed" not in str(error):
             raise
-        raise StartupError(f"vLLM's engine did not start: {_told(log)}") from error
+        raise StartupError(f"vLLM's engine did not start: {why_ended(log, failed_codes(str(error)))}") from error
     if not told_to_stop.is_set():
-        raise EngineDied(f"vLLM's engine died, and the server with it: {_told(log)}")
+        codes = [process.exitcode for process in getattr(args, "engine_processes", ())]
+        raise EngineDied(f"vLLM's engine died, and the server with it: {why_ended(log, codes)}")
 
 
-def _told(log: Path | None) -> str:
-    return "reason above" if log is None else f"{first_fault(log) or 'no reason given'} (more in {log})"
+def failed_codes(message: str) -> list[int]:
+    """The exit codes in what vLLM says of an engine that did not start: `Failed core proc(s): {'EngineCore': -9}`."""
+    return [int(code) for code in re.findall(r"': (-?\d+)", message)]
+
+
+def why_ended(log: Path | None, codes: Iterable[int | None]) -> str:
+    """Why the engine is no more, by its processes' exit codes and its log: who is killed writes no reason anywhere."""
+    killed = killed_by(codes)
+    if log is None:
+        return killed or "reason above"
+    return f"{killed or first_fault(log) or 'no reason given'} (more in {log})"
 
 
 async def _run_server(args: Namespace) -> None:

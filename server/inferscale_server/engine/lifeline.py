@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 PR_SET_PDEATHSIG = 1
 
@@ -38,6 +38,22 @@ def end_at_signals(tidy: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+
+
+def killed_by(exit_codes: Iterable[int | None]) -> str | None:
+    """In words, which signal ended the first of these processes that one did; None when none did.
+
+    Codes are those of `multiprocessing` and `subprocess`: negative for a signal. SIGTERM is not counted: when one
+    process of an engine has died, vLLM sends it to the others.
+    """
+    numbers = (-code for code in exit_codes if code is not None and code < 0 and code != -signal.SIGTERM)
+    number = next(numbers, None)
+    if number is None:
+        return None
+    told = f"killed by signal {number}"
+    if number == signal.SIGKILL:
+        return f"{told}: out of memory?"
+    return f"{told} ({signal.strsignal(number) or 'unknown'})"
 
 
 told_to_stop = threading.Event()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import multiprocessing
 import secrets
 import signal
 from argparse import Namespace
@@ -26,6 +27,7 @@ from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_jso
 
 from inferscale_server.brain import Brain
 from inferscale_server.config import ServerConfig
+from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.admin import build_admin_router
 from inferscale_server.edge.answers import error_response
 from inferscale_server.edge.auth import Access, Closed
@@ -93,7 +95,10 @@ class InferScalePlugin:
         )
         secret = bytes.fromhex(engine_client.vllm_config.kv_transfer_config.kv_connector_extra_config["secret"])
         door = EngineDoor(engine_client, secret, lambda: self._salt_of(None))
-        brain, framer = await assemble(config, engine_client, state, door, slot=f"slot-{secrets.token_hex(16)}")
+        args.engine_processes = multiprocessing.active_children()  # their exit codes say how an engine died
+        folder = getattr(args, "data_folder", None) or DataFolder.hold(config.data_path)
+        slot = f"slot-{secrets.token_hex(16)}"
+        brain, framer = await assemble(config, engine_client, state, door, slot, folder)
         self._brain = brain
         state.access = access
         report = getattr(args, "start_report", None)

@@ -6,6 +6,7 @@ Knows: which of them there are. Raises ConfigError at the start, never later.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from inferscale_server.config import ServerConfig
 from inferscale_server.embed_endpoint import PREFIX, parse_endpoint
@@ -21,6 +22,23 @@ from inferscale_server.memory import MemoryService
 MEM0_FOLDER = "mem0"
 
 
+@dataclass(frozen=True, slots=True)
+class ExtractorChoice:
+    """Which extractor is in use, and why, in words for the operator."""
+
+    name: str
+    reason: str
+
+
+def choose_extractor(config: ServerConfig) -> ExtractorChoice:
+    """What `auto` means here; another name is taken as it was given."""
+    if config.extractor != "auto":
+        return ExtractorChoice(config.extractor, "asked for")
+    if config.model is None:
+        return ExtractorChoice("verbatim", "auto: the embedded model is too small to make facts of messages")
+    return ExtractorChoice("llm", "auto: the served model makes facts of messages")
+
+
 def build_extraction(
     config: ServerConfig, memory: MemoryService, served: Writer, tell: Callable[[str], None]
 ) -> Extraction | None:
@@ -28,13 +46,14 @@ def build_extraction(
 
     Raises ConfigError.
     """
-    if config.extractor == "off":
+    name = choose_extractor(config).name
+    if name == "off":
         return None
     writer = served
-    if config.extractor.startswith(PREFIX):
-        at = parse_endpoint(config.extractor, config.extractor_url, config.extractor_secret, "extractor")
+    if name.startswith(PREFIX):
+        at = parse_endpoint(name, config.extractor_url, config.extractor_secret, "extractor")
         writer = EndpointWriter(at)
-    return Extraction(memory, _extractor(config, writer), _judge(config, writer), config.extract_from, tell)
+    return Extraction(memory, _extractor(name, config, writer), _judge(config, writer), config.extract_from, tell)
 
 
 def backlog_of(extraction: Extraction, tell: Callable[[str], None]) -> TurnBacklog:
@@ -47,10 +66,10 @@ def backlog_of(extraction: Extraction, tell: Callable[[str], None]) -> TurnBackl
     return TurnBacklog(remember, tell)
 
 
-def _extractor(config: ServerConfig, writer: Writer) -> Extractor:
-    if config.extractor == "verbatim":
+def _extractor(name: str, config: ServerConfig, writer: Writer) -> Extractor:
+    if name == "verbatim":
         return VerbatimExtractor()
-    if config.extractor == "mem0":
+    if name == "mem0":
         return Mem0Extractor(writer, config.data_path / MEM0_FOLDER)
     return LlmExtractor(writer)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from inferscale_server.bench.accuracy.answer_f1 import answer_f1
 from inferscale_server.bench.accuracy.case import Case, Haystack
+from inferscale_server.bench.accuracy.failure import Failure
 from inferscale_server.bench.accuracy.judge import Judge
 from inferscale_server.bench.accuracy.ledger import Ledger
 from inferscale_server.bench.accuracy.opinion import Opinion, distance
@@ -41,10 +42,10 @@ class Measuring:
     answers: bool = False
     judge: Judge | None = None
 
-    def run(self, haystacks: Sequence[Haystack], ks: Sequence[int], threads: int, progress: Progress) -> list[str]:
+    def run(self, haystacks: Sequence[Haystack], ks: Sequence[int], threads: int, progress: Progress) -> list[Failure]:
         """Measure what is missing; returns what failed, which the next run tries again. Raises ConfigError."""
         self.ledger.serves(self.variant, self.served.fingerprint)
-        failed: list[str] = []
+        failed: list[Failure] = []
         for haystack in haystacks:
             missing = missing_of(haystack, ks, self.variant, self.ledger)
             if missing:
@@ -53,7 +54,7 @@ class Measuring:
                 failed += self._ask_all(user, missing, threads, progress)
         return failed
 
-    def _ask_all(self, user: str, missing: Sequence[Ask], threads: int, progress: Progress) -> Iterator[str]:
+    def _ask_all(self, user: str, missing: Sequence[Ask], threads: int, progress: Progress) -> Iterator[Failure]:
         expected = _expected_errors()
         pool = ThreadPoolExecutor(threads)
         try:
@@ -65,7 +66,7 @@ class Measuring:
                         self.ledger.add(row)
                 except expected as error:
                     ask = asked[future]
-                    yield f"{ask.case.key}, {self.variant}, k = {ask.k}: {error}"
+                    yield Failure(ask.case.key, self.variant, ask.k, str(error))
         finally:  # whoever breaks off must not wait for all that was still to be asked
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferscale_server.bench.accuracy.case import Haystack, digest_of
+from inferscale_server.bench.accuracy.failure import Failure
 from inferscale_server.bench.accuracy.judge import Judge
 from inferscale_server.bench.accuracy.ledger import Ledger
 from inferscale_server.bench.accuracy.measure import Measuring, Progress, missing_of
@@ -17,6 +18,7 @@ from inferscale_server.bench.accuracy.served import ServedModel
 from inferscale_server.bench.accuracy.variant import Variant
 from inferscale_server.bench.server_process import ServerChoice, check_injects, vllm_args_of
 from inferscale_server.demo.server import Report, server_at, sigterm_unwinds
+from inferscale_server.demo.start_log import log_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,12 @@ def measure_all(
     ledger: Ledger,
     progress: Progress,
     api_key: str | None = None,
-) -> list[str]:
+) -> list[Failure]:
     """Measure what the ledger lacks, a server a variant; returns what failed.
 
     Raises StartupError when a server does not come up, Unavailable when it cannot inject, ConfigError.
     """
-    failed: list[str] = []
+    failed: list[Failure] = []
     for variant in variants:
         if not any(missing_of(haystack, plan.ks, variant.name, ledger) for haystack in haystacks):
             continue
@@ -93,8 +95,11 @@ def _address(choice: ServerChoice, variant: Variant, top: int, tell: Report) -> 
     if choice.base_url is not None:
         yield choice.base_url
         return
-    with sigterm_unwinds(), tempfile.TemporaryDirectory(prefix="inferscale-bench-") as folder:
-        vllm_args = (*vllm_args_of(choice), "--max-logprobs", str(top))
-        data, log = Path(folder) / "facts", Path(folder) / "server.log"
-        with server_at(data, log, vllm_args, tell, choice.model, variant.options) as url:
-            yield url
+    vllm_args = (*vllm_args_of(choice), "--max-logprobs", str(top))
+    with (
+        sigterm_unwinds(),
+        log_folder() as logs,
+        tempfile.TemporaryDirectory(prefix="inferscale-bench-") as data,
+        server_at(Path(data), logs / "server.log", vllm_args, tell, choice.model, variant.options) as url,
+    ):
+        yield url

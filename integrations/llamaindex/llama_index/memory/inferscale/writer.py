@@ -93,11 +93,12 @@ class Writer:
             logger.warning("a turn is not remembered: %s: %s", type(error).__name__, error)
             self._count(failed=1)
         else:
-            self._count(written=1, failed_facts=sum(outcome.status == "failed" for outcome in outcomes))
+            reasons = [outcome.reason or "no reason given" for outcome in outcomes if outcome.status == "failed"]
+            if reasons:  # a turn that gave nothing usable has an outcome too, so this may be no fact at all
+                logger.warning("part of a turn is not remembered: %s", "; ".join(dict.fromkeys(reasons)))
+            self._count(written=1, failed_facts=len(reasons))
 
     def _count(self, *, written: int = 0, failed: int = 0, failed_facts: int = 0) -> None:
-        if failed_facts:
-            logger.warning("%d facts of a turn are not remembered", failed_facts)
         with self._changed:
             self._written += written
             self._failed += failed
