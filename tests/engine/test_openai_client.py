@@ -62,7 +62,7 @@ async def test_a_forced_tool_is_called(server: LiveServer, client: AsyncOpenAI) 
         tools=[tool],
         tool_choice={"type": "function", "function": {"name": "call_parrot"}},
     )
-    answer = await client.chat.completions.create(**asked | {"model": await model_of(client), "max_tokens": 32})
+    answer = await client.chat.completions.create(**asked | {"model": await model_of(client), "max_tokens": 96})
     [call] = answer.choices[0].message.tool_calls or []
     assert call.type == "function" and call.function.name == "call_parrot"
     assert json.loads(call.function.arguments)["word"] in ("hello", "goodbye")
