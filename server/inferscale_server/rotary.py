@@ -8,10 +8,13 @@ to rounding, or the squared scaling factor. Source: Su et al., RoFormer (arXiv 2
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import ParamSpec
 
 import torch
 
+P = ParamSpec("P")
+Sized = Sequence[tuple[torch.Tensor, int]]
 Gather = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
 
 SAMPLED = 64
@@ -99,25 +102,28 @@ def store_turned(out: torch.Tensor, pairs: torch.Tensor, cos: torch.Tensor, sin:
 
 
 def compiled_gather() -> Gather:
-    """`gather_rotated`, compiled at its first call for any number of rows and that call's other sizes.
+    """`gather_rotated`, compiled at its first call."""
+    return compiled_for_any_rows(
+        gather_rotated, lambda out, _slab_keys, rows, cos, sin, _is_neox: ((out, 1), (rows, 0), (cos, 0), (sin, 0))
+    )
+
+
+def compiled_for_any_rows(function: Callable[P, None], sized: Callable[P, Sized]) -> Callable[P, None]:
+    """`function`, compiled at its first call for that call's sizes, but for any number of rows.
 
     With every size left open the compiled loop masks each store, and takes twice as long.
+
+    Args:
+        sized: from the same arguments, the tensors and their dimensions that are as long as there are rows.
     """
-    compiled = torch.compile(gather_rotated)
+    compiled = torch.compile(function)
 
-    def gather(
-        out: torch.Tensor,
-        slab_keys: torch.Tensor,
-        rows: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        is_neox: bool,
-    ) -> None:
-        for tensor, dimension in ((out, 1), (rows, 0), (cos, 0), (sin, 0)):
+    def call(*args: P.args, **named: P.kwargs) -> None:
+        for tensor, dimension in sized(*args, **named):
             torch._dynamo.mark_dynamic(tensor, dimension)
-        compiled(out, slab_keys, rows, cos, sin, is_neox)
+        compiled(*args, **named)
 
-    return gather
+    return call
 
 
 def pairs_of(keys: torch.Tensor, half: int, is_neox: bool) -> torch.Tensor:

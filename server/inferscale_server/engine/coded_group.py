@@ -15,7 +15,7 @@ import torch
 from inferscale_server.codes import SCALE_DTYPE, Codes, channels_of, dequantise, nearest
 from inferscale_server.engine.layer_group import LayerGroup
 from inferscale_server.kv_codec import KvCodec
-from inferscale_server.rotary import Gather, pairs_of, store_turned
+from inferscale_server.rotary import Gather, compiled_for_any_rows, pairs_of, store_turned
 
 CODEC: KvCodec = "int8"
 """Four bits would be off by a tenth of a key, which the gate takes for a fault."""
@@ -150,20 +150,12 @@ class CodedGroup(LayerGroup):
 
 
 def compiled_decode() -> Decode:
-    """`decode_rows`, compiled at its first call for any number of rows and that call's other sizes."""
-    compiled = torch.compile(decode_rows)
-
-    def decode(
-        out: torch.Tensor,
-        whole: torch.Tensor,
-        scales: torch.Tensor,
-        rows: torch.Tensor,
-        channels: torch.Tensor | None,
-        turn: Turn | None,
-        is_neox: bool,
-    ) -> None:
-        for tensor, dimension in ((out, 1), (rows, 0), *((part, 0) for part in turn or ())):
-            torch._dynamo.mark_dynamic(tensor, dimension)
-        compiled(out, whole, scales, rows, channels, turn, is_neox)
-
-    return decode
+    """`decode_rows`, compiled at its first call."""
+    return compiled_for_any_rows(
+        decode_rows,
+        lambda out, _whole, _scales, rows, _channels, turn, _is_neox: (
+            (out, 1),
+            (rows, 0),
+            *((part, 0) for part in turn or ()),
+        ),
+    )
