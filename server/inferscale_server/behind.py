@@ -61,12 +61,19 @@ def mark_of(line: str) -> str:
     return hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def fitting(header: tuple[int, ...], lines: Sequence[Line], room_tokens: int) -> Behind:
-    """Header and lines in their order, as long as they fit into `room_tokens` together and into a KV file's header."""
-    kept: list[Line] = []
+def fitting(header: tuple[int, ...], lines: Sequence[Line], room_tokens: int, ahead: int | None = None) -> Behind:
+    """Header and lines in their order, as far as they fit into `room_tokens` together and into a KV file's header.
+
+    Args:
+        ahead: so many lines are taken from the first one on, and of the others the last ones: a window's nearest facts
+            stand last. None: all from the first one on.
+    """
+    ahead = len(lines) if ahead is None else ahead
     room_tokens -= len(header)
-    for line in lines:
+    kept: dict[int, Line] = {}
+    for place in (*range(ahead), *reversed(range(ahead, len(lines)))):
+        line = lines[place]
         if len(line.token_ids) <= room_tokens and len(kept) < MAX_SEEN:
-            kept.append(line)
+            kept[place] = line
             room_tokens -= len(line.token_ids)
-    return Behind(header, tuple(kept))
+    return Behind(header, tuple(kept[place] for place in sorted(kept)))

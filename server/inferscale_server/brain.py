@@ -91,6 +91,7 @@ class Brain:
         if self.backlog is not None:
             self._tasks.append(asyncio.create_task(self.backlog.run()))
         if self.support.refusals:
+            self.encoder.switch_off()
             return
         for owner in self.memory.owners():
             self.encoder.added(owner, ())

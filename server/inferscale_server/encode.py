@@ -19,6 +19,7 @@ from inferscale_server.behind import Behind, fitting, mark_of
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.job import EncodeEngine, Errand, Job, line_of, together
 from inferscale_server.kv_disk import KvDisk
+from inferscale_server.kv_shelf import ShelfKey
 from inferscale_server.primers import Primers
 from inferscale_server.recipe import Recipe
 from inferscale_server.roster import Rosters
@@ -74,12 +75,21 @@ class Encoder:
         catalog.on_unwiped = self._wake.set
         self._busy = False
         self._at_work: tuple[Owner, ...] = ()  # whose batch is in flight
+        self._off = False
         self.results, self.tokens = self._batches.results, self._batches.tokens
 
     # What others tell the encoder
 
+    def switch_off(self) -> None:
+        """This engine cannot use KV: nothing waits for any, now or later. What lies on disk is still forgotten."""
+        self._off = True
+        self._loose.clear()
+        self._dirty.clear()
+
     def added(self, owner: Owner, facts: Sequence[Fact]) -> None:
         """These facts exist now."""
+        if self._off:
+            return
         self._rosters.append(owner, facts)
         self._backlog.append(owner, facts)
         self._mark(owner)
@@ -225,7 +235,8 @@ class Encoder:
             self._backlog.drop(owner)
         vectors = NO_VECTORS
         if self._recipe.needs_vectors:
-            vectors = await asyncio.to_thread(self._source.vectors, owner)
+            ids = [fact.id for fact in self._backlog.first(owner, BATCH)]
+            vectors = await asyncio.to_thread(self._vectors_for, owner, ids)
         errands = self._next_errands(owner, vectors)
         if self._primers.staging(owner) and not self._replaces(errands):
             return self._swap(owner)
@@ -238,6 +249,11 @@ class Encoder:
             return True
         # Too few rows for two generations: the old one, as far as it is not replaced, goes back to text.
         return self._primers.staging(owner) and self._swap(owner)
+
+    def _vectors_for(self, owner: Owner, fact_ids: Sequence[str]) -> FactVectors:
+        vectors = self._source.vectors(owner)
+        self._recipe.look_up(fact_ids, vectors)
+        return vectors
 
     def _replaces(self, errands: Sequence[Errand]) -> bool:
         """Is any of these still needed before the new generation can serve: in the primer, or served by the old one?"""
@@ -286,11 +302,26 @@ class Encoder:
         waiting = []
         for fact in self._backlog.first(owner, BATCH):
             job = self.job_of(fact)
-            behind = self._behind(owner, self._recipe.behind(roster, fact, primer, vectors))
+            ahead = len(primer.before(fact.id)) if self._recipe.nearest_last else None
+            chosen = self._stored_behind(job, primer.before(fact.id)) or self._recipe.behind(
+                roster, fact, primer, vectors
+            )
+            behind = self._behind(owner, chosen, ahead)
             # What is asked for stands behind the primer, which would be computed for each again if it had no rows.
             urgent = self._batches.wants(job.key) or (hurry and fact.id in primer.fact_ids)
             waiting.append(Errand(job, behind, staged, urgent))
         return together(waiting)
+
+    def _stored_behind(self, job: Job, primer: tuple[str, ...]) -> tuple[str, ...]:
+        """What a fact's file was encoded behind, while all of it still stands: neighbours are those of that time."""
+        if self._disk is None or not self._recipe.needs_vectors:
+            return ()
+        owner, name = job.key.owner, job.key.name
+        stored = self._disk.shelf.get(ShelfKey(self._catalog.fingerprint, owner.digest(), "fact", name))
+        seen = () if stored is None else stored.identity.behind
+        ids, roster = tuple(one.fact_id for one in seen), self._rosters.of(owner)
+        stands = all(one.fact_id in roster and self.job_of(roster.fact(one.fact_id)).mark == one.mark for one in seen)
+        return ids if stands and ids[: len(primer)] == primer else ()
 
     def _loose_errand(self, job: Job) -> Errand:
         if job.key.kind == "header":
@@ -304,13 +335,16 @@ class Encoder:
         line = line_of(fact, self._source.wording)
         return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line, fact.owner), mark_of(line))
 
-    def _behind(self, owner: Owner, fact_ids: Sequence[str]) -> Behind:
+    def _behind(self, owner: Owner, fact_ids: Sequence[str], ahead: int | None = None) -> Behind:
         if not self._recipe.header:
             return Behind()
         roster = self._rosters.of(owner)
+        if ahead is not None:
+            ahead = sum(fact_id in roster for fact_id in fact_ids[:ahead])
         lines = [self.job_of(roster.fact(fact_id)).line for fact_id in fact_ids if fact_id in roster]
-        return fitting(self._header.token_ids, lines, self._room_tokens)
+        return fitting(self._header.token_ids, lines, self._room_tokens, ahead)
 
     def _mark(self, owner: Owner) -> None:
-        self._dirty[owner] = None
-        self._wake.set()
+        if not self._off:
+            self._dirty[owner] = None
+            self._wake.set()

@@ -120,6 +120,20 @@ class Recipe:
         """Does `behind` look at the facts' vectors?"""
         return any(isinstance(window, Neighbours) for window in self.windows)
 
+    @property
+    def nearest_last(self) -> bool:
+        """Do the windows name the facts that matter most last, so that the first ones go where room is short?
+
+        A session's do not: each is the prefix of the next.
+        """
+        return bool(self.windows) and not any(isinstance(window, Session) for window in self.windows)
+
+    def look_up(self, fact_ids: Sequence[str], vectors: FactVectors) -> None:
+        """What `behind` will ask the vectors for these facts; for a thread."""
+        for window in self.windows:
+            if isinstance(window, Neighbours):
+                vectors.look_up(fact_ids, window.facts)
+
     def due(self, facts: int, current: Primer) -> bool:
         """Is a new choice to be made among so many facts: for the first time, or because the owner has doubled?
 

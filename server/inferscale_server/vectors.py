@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +12,13 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FactVectors:
     """`matrix` is float32 [ids, dimension], unit rows: one a fact, a long one's is the mean of its pieces'."""
 
     ids: tuple[str, ...]
     matrix: Floats
+    _looked_up: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
 
     def of(self, wanted: Callable[[str], bool]) -> FactVectors:
         """Those of the facts that are wanted, in their order."""
@@ -25,13 +27,33 @@ class FactVectors:
             return self
         return FactVectors(tuple(self.ids[row] for row in rows), self.matrix[rows])
 
+    def look_up(self, fact_ids: Iterable[str], count: int) -> None:
+        """Work out what `nearest` is of these, in whichever thread calls: that takes long among many facts."""
+        for fact_id in fact_ids:
+            self._looked_up[fact_id, count] = self._nearest(fact_id, count)
+
     def nearest(self, fact_id: str, count: int) -> tuple[str, ...]:
         """The facts nearest to this one without itself, nearest first, equal ones by place; none for an unknown one."""
-        if fact_id not in self.ids:
+        found = self._looked_up.get((fact_id, count))
+        return self._nearest(fact_id, count) if found is None else found
+
+    def _nearest(self, fact_id: str, count: int) -> tuple[str, ...]:
+        own = self._places.get(fact_id)
+        if own is None:
             return ()
-        own = self.ids.index(fact_id)
-        order = np.argsort(-(self.matrix @ self.matrix[own]), kind="stable")
-        return tuple(self.ids[row] for row in order[: count + 1] if row != own)[:count]
+        likeness = self.matrix @ self.matrix[own]
+        likeness[own] = -np.inf
+        count = min(count, len(self.ids) - 1)
+        if count < 1:
+            return ()
+        least = np.partition(likeness, -count)[-count]
+        near = np.flatnonzero(likeness >= least)  # more than `count` where some are equally near
+        order = near[np.argsort(-likeness[near], kind="stable")]
+        return tuple(self.ids[row] for row in order[:count])
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {fact_id: place for place, fact_id in enumerate(self.ids)}
 
 
 NO_VECTORS = FactVectors((), np.zeros((0, 0), np.float32))

@@ -144,3 +144,25 @@ def test_any_json_is_a_memory_or_a_client_error(extension: object, user: object)
         assert error.status in (400, 413)
         return
     assert parsed.owner is not None or (extension is None and user is None)
+
+
+@pytest.mark.parametrize("name", ["user_id", "agent_id", "run_id", "memory", "mode", "k", "context", "remember"])
+def test_an_option_of_memory_outside_of_its_object_is_refused_with_its_place(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="belongs into inferscale") as refused:
+        parse_chat_memory({"model": "m", "messages": [], name: "alice"})
+    assert (refused.value.code, refused.value.param) == ("unknown_field", name)
+
+
+@pytest.mark.parametrize("name", ["inferscal", "infer_scale", "InferScale", "inferenceScale", "infer-scale"])
+def test_a_misspelt_inferscale_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="is 'inferscale' meant"):
+        parse_chat_memory({name: {"user_id": "alice"}})
+
+
+@pytest.mark.engine
+def test_no_field_of_vllms_chats_is_taken_for_a_slip() -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+    for request in (ChatCompletionRequest, ResponsesRequest):
+        parse_chat_memory(dict.fromkeys(request.model_fields.keys() - {"user"}))

@@ -59,8 +59,9 @@ async def start_engine(
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     launch.prepare_environment(os.environ, ServerConfig().cache_path / launch.COMPILED)  # one for all runs
     args = launch.build_args(config, model, vllm_args)
-    slab_rows, connector = launch.rows_of(config, args).slab, ("RogueConnector", "tests.engine.rogue")
-    args.kv_transfer_config = launch.transfer_config(slab_rows, connector, HOST_ROWS)
+    if args.kv_transfer_config.kv_connector == launch.CONNECTOR[0]:
+        slab_rows = args.kv_transfer_config.kv_connector_extra_config["slab_rows"]
+        args.kv_transfer_config = launch.transfer_config(slab_rows, ("RogueConnector", "tests.engine.rogue"), HOST_ROWS)
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
     from vllm.entrypoints.launchers.app import build_app

@@ -109,6 +109,28 @@ def _stablelm() -> Any:
     return StableLmForCausalLM(StableLmConfig(**_shape(rope_parameters=rope)))
 
 
+def _bloom() -> Any:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    return BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=128, n_layer=3, n_head=4, **_ENDS))
+
+
+def _deepseek() -> Any:
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    latent = {"kv_lora_rank": 64, "q_lora_rank": None, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+    dense = {"first_k_dense_replace": 3, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    return DeepseekV2ForCausalLM(DeepseekV2Config(**_shape(num_key_value_heads=4), **latent, **dense))
+
+
+def _bamba() -> Any:
+    from transformers import BambaConfig, BambaForCausalLM
+
+    states = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_d_state": 16, "mamba_chunk_size": 64}
+    return BambaForCausalLM(BambaConfig(**_shape(), attn_layer_indices=[1], **states))
+
+
+_ENDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -130,11 +152,14 @@ FAMILIES = {
     "stablelm": Family(_stablelm),
 }
 
+TEXT_FAMILIES = {"bloom": Family(_bloom), "deepseek": Family(_deepseek), "bamba": Family(_bamba)}
+"""Their memory is served as text: ALiBi, a compressed cache, running states."""
+
 
 def build(name: str) -> Any:
     """The model, in evaluation mode, the same weights every time."""
     torch.manual_seed(3)
-    model = FAMILIES[name].build().float().eval()
+    model = (FAMILIES | TEXT_FAMILIES)[name].build().float().eval()
     with torch.no_grad():
         for label, weight in model.named_parameters():
             if weight.dim() > 1:

@@ -14,7 +14,7 @@ from inferscale_server.command import Capture, Command
 from inferscale_server.engine.gate import STORY, Gate
 from inferscale_server.engine.layer_group import LayerGroup
 from inferscale_server.engine.probe import EngineTraits, ProbeText, distances, probe_distances
-from inferscale_server.engine.probe_quality import EncodedBehind, FactWords, choose_tail
+from inferscale_server.engine.probe_quality import EncodedBehind, FactWords, choose_tail, quality_of
 from inferscale_server.engine.probe_rows import ProbeRows
 from inferscale_server.engine.verdict import Verdict, VerdictFolder
 from inferscale_server.plan import Frame
@@ -222,6 +222,29 @@ async def test_a_restart_that_answers_otherwise_is_red_whatever_was_kept(tmp_pat
     assert engine.worker.slab is not None
     a_zeroed_layer(engine.worker.slab.groups)
     assert (await world.gate.judge(header)).reasons
+
+
+async def test_a_quality_that_could_not_be_measured_is_measured_at_the_next_start(tmp_path: Path) -> None:
+    whole = await World(tmp_path, SmallEngine()).judge()
+    (kept,) = (tmp_path / "gate").iterdir()
+    kept.write_text(whole.model_copy(update={"quality": None}).model_dump_json())
+    again = await World(tmp_path, SmallEngine()).judge()
+    assert again.recalled and again.quality == whole.quality is not None
+    assert (await World(tmp_path, SmallEngine()).judge()).quality == whole.quality
+
+
+def test_facts_that_answer_worse_injected_than_not_at_all_turn_the_gate_red() -> None:
+    off, text, worse = [[-2.0]] * 8, [[-1.0]] * 8, [[-3.0]] * 8
+    (reason,) = Verdict(probes=(), quality=quality_of(off, text, worse, worse)).reasons
+    assert "loss 3.00 with them, 2.00 without, 1.00 when they are prefilled" in reason
+    for kv, tailed in (
+        (text, text),  # as good as text
+        ([[-1.9]] * 8, [[-1.9]] * 8),  # of little use, but no harm
+        (worse, text),  # mended by a tail
+        ([*worse[:5], *text[5:]], worse),  # worse for five of eight: by chance one in three
+    ):
+        assert Verdict(probes=(), quality=quality_of(off, text, kv, tailed)).reasons == []
+    assert Verdict(probes=(), quality=quality_of(off, off, worse, worse)).reasons == []  # facts gain nothing anyway
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"probes": 3}'])

@@ -36,6 +36,13 @@ def test_a_line_that_does_not_fit_is_left_out() -> None:
     assert behind.token_ids == (1, 2, 10, 11, 20) and behind.fact_ids == ("a", "b")
 
 
+def test_where_room_is_short_the_last_of_a_window_stay_behind_the_first_of_a_primer() -> None:
+    a, b, c = LINES
+    assert fitting(HEADER, LINES, 7, ahead=1).lines == (a, c)  # b, farther away than c, has no room
+    assert fitting(HEADER, LINES, 5, ahead=0).lines == (c,)
+    assert fitting(HEADER, LINES, 100, ahead=1).lines == (a, b, c)
+
+
 def test_what_a_chunk_is_tells_texts_and_wordings_before_it_apart() -> None:
     key = ChunkKey("fact", ALICE, "z")
     befores = [Behind(), Behind(HEADER), Behind(HEADER, LINES), Behind(HEADER, LINES[::-1]), Behind((3,), LINES)]

@@ -49,6 +49,17 @@ async def test_what_waits_is_counted_for_each_owner_until_it_is_encoded() -> Non
     assert (here.encoder.queued_of(ALICE), here.encoder.queued_of(BOB)) == (0, 0)
 
 
+async def test_where_kv_cannot_be_used_nothing_waits_for_it() -> None:
+    here = world()
+    here.add(*facts(3))
+    here.encoder.switch_off()
+    here.add(*facts(5)[3:])
+    here.encoder.forgotten(ALICE, [facts(1)[0].id])
+    assert here.encoder.queued() == here.encoder.queued_of(ALICE) == here.encoder.running() == 0
+    await here.encoder.drain()
+    assert here.engine.requests == [] and here.catalog.rows_used == 0
+
+
 async def test_the_primer_is_computed_once_as_its_own_facts_and_injected_for_all_others() -> None:
     here, all_facts = world(), facts(20)
     here.add(*all_facts)

@@ -334,6 +334,25 @@ async def test_a_restart_keeps_the_primer_that_was_chosen(tmp_path: Path) -> Non
     assert [again.chunk(each).behind for each in facts] == [here.chunk(each).behind for each in facts]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("name", ["neighbours", "primer+neighbours"])
+async def test_a_restart_keeps_the_neighbours_of_the_time_at_which_a_fact_was_encoded(
+    name: str, tmp_path: Path
+) -> None:
+    here = encoding(name, folder=tmp_path)
+    await grown(here, 30)
+    facts = sentences(55)
+    here.add(*facts[30:])
+    await here.encoder.drain()
+    now = directions(facts)
+    assert any(here.chunk(each).behind[-5:] != now.nearest(each.id, 5)[::-1] for each in facts)  # type: ignore[union-attr]
+    again = encoding(name, folder=tmp_path, facts=here.facts)
+    again.tokenize._words = here.tokenize._words
+    again.encoder.added(ALICE, ())
+    await again.encoder.drain()
+    assert again.engine.requests == []
+    assert [again.chunk(each).behind for each in facts] == [here.chunk(each).behind for each in facts]  # type: ignore[union-attr]
+
+
 async def test_a_switch_of_recipes_loads_nothing_of_the_other(tmp_path: Path) -> None:
     written: dict[Owner, list[Fact]] = {}
     for recipe in (ISOLATED, Recipe(primer_facts=4), make_recipe("session", RecipeSizes())):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -105,6 +106,12 @@ class _ChatExtension(Wire):
     memory: _MemoryOptions = _MemoryOptions()
 
 
+MISPLACED = (_ChatExtension.model_fields.keys() | _MemoryOptions.model_fields.keys()) - {"session_id"}
+"""Names of ours that mean nothing at the top of a chat; vLLM has a `session_id` of its own there."""
+ALIKE = 0.83
+"""`inferscal`, `infer_scale` and `inferenceScale` are as like `inferscale` as this, no word of vLLM's is."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatMemory:
     """What a chat asks of its user's memory; without an owner it has none. None means the server's default."""
@@ -142,12 +149,25 @@ def parse_body(model: type[Body], body: Mapping[str, object], prefix: tuple[str,
         raise _fault(first["type"], first["msg"], _dotted((*prefix, *first["loc"]))) from None
 
 
+def _refuse_misplaced(body: Mapping[str, object]) -> None:
+    """vLLM ignores names that it does not know: an answer without memory would be all that a slip of the pen shows."""
+    for name in body:
+        if name in MISPLACED:
+            place = "inferscale" if name in _ChatExtension.model_fields else "inferscale.memory"
+            raise InvalidRequest(f"{name}: unknown field; it belongs into {place}", code="unknown_field", param=name)
+        alike = SequenceMatcher(None, name[:20].lower().replace("_", "").replace("-", ""), "inferscale").ratio()
+        if name != "inferscale" and alike >= ALIKE:
+            text = f"{clip(name)}: unknown field; is 'inferscale' meant?"
+            raise InvalidRequest(text, code="unknown_field", param=clip(name))
+
+
 def parse_chat_memory(body: Mapping[str, object], caller: Identity = LOCAL) -> ChatMemory:
     """What a chat request's `inferscale` field asks for; without it, OpenAI's `user` names the user.
 
     Raises InvalidRequest with the dotted path (code `conflicting_user` when the two name different users), Forbidden
     for a user or for `remember` beyond the caller's key.
     """
+    _refuse_misplaced(body)
     extension = body.get("inferscale")
     user = body.get("user")
     if extension is None:

@@ -18,6 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
+    SupportsHMA,
 )
 
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY
@@ -172,3 +173,17 @@ class InferScaleConnector(KVConnectorBase_V1):
     def _fault(self, hook: str, error: BaseException) -> None:
         self.hook_errors[hook] += 1
         logger.error("inferscale: hook %s failed: %s", hook, type(error).__name__, exc_info=error)
+
+
+class InferScaleStatesConnector(InferScaleConnector, SupportsHMA):
+    """The same for models with running states: vLLM starts them only under a connector that takes several cache groups.
+
+    Their memory is served as text (families.py says why), so no request of theirs carries a command. Other models keep
+    one group: KV mode needs it.
+    """
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """The clean-up point of a request with several groups of blocks."""
+        return self.request_finished(request, [])

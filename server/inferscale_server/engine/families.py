@@ -19,10 +19,19 @@ STATE_LAYERS = frozenset({"linear_attention", "mamba", "mamba2", "conv", "recurr
 
 def refusal_of(config: Mapping[str, Any]) -> str | None:
     """Why a model with this configuration is served memory as text; None when nothing speaks against KV."""
-    text = config.get("text_config")
-    config = {**config, **text} if isinstance(text, Mapping) else config
+    config = _of_text(config)
     checks = (_encoder, _latent, _state_space, _alibi, _learned_positions, _rotation)
     return next((reason for check in checks if (reason := check(config)) is not None), None)
+
+
+def keeps_states(config: Mapping[str, Any]) -> bool:
+    """Does a model with this configuration keep running states, alone or beside attention?"""
+    return _state_space(_of_text(config)) is not None
+
+
+def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, Mapping) else config
 
 
 def _encoder(config: Mapping[str, Any]) -> str | None:

@@ -59,10 +59,15 @@ class Gate:
             return Verdict(probes=tuple(answer))
         recalled = self.verdicts.recall()
         if recalled is not None:
-            return recalled.model_copy(update={"probes": (*answer, *recalled.probes[1:]), "recalled": True})
+            recalled = recalled.model_copy(update={"probes": (*answer, *recalled.probes[1:]), "recalled": True})
+            if recalled.quality is not None:
+                return recalled
         rows = ProbeRows(self.door, self.catalog)
         try:
-            verdict = await self._measure(rows, header, text, answer)
+            if recalled is None:
+                verdict = await self._measure(rows, header, text, answer)
+            else:  # it could not be measured then, in too small a slab for example
+                verdict = recalled.model_copy(update={"quality": await self._quality(rows, header)})
         finally:
             rows.close()
         self.verdicts.keep(verdict)
@@ -78,7 +83,7 @@ class Gate:
         return Verdict(probes=tuple(probes), quality=None if red else await self._quality(rows, header))
 
     async def _quality(self, rows: ProbeRows, header: Chunk) -> Quality | None:
-        """None where it cannot be measured, such as in too small a slab: it decides about a tail alone."""
+        """None where it cannot be measured, such as in too small a slab; the exact probes have passed."""
         try:
             return await probe_quality(self.door, rows, header, self.words, self.frame_of, self.behind)
         except Exception as error:  # a server without a tail is better than none

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.keys import read_keys
+from inferscale_server.engine.families import keeps_states
 from inferscale_server.engine.lifeline import end_at_signals, killed_by, told_to_stop
 from inferscale_server.engine.log_file import first_fault
 from inferscale_server.engine.model_check import check_model
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 PLUGINS = ("inferscale", "inferscale_lifeline")
 CONNECTOR = ("InferScaleConnector", "inferscale_server.engine.connector")
+STATES_CONNECTOR = ("InferScaleStatesConnector", "inferscale_server.engine.connector")
+"""For models that keep running states: they start under no other."""
 WORKER_EXTENSION = "inferscale_server.engine.extension.InferScaleWorker"
 GUARD = "inferscale_server.edge.guard.Guard"
 SERVED_NAME_DEFAULT = "smollm2-135m-instruct"
@@ -191,11 +194,32 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     args.disable_uvicorn_access_log = True
     if args.allowed_origins == ["*"]:
         args.allowed_origins = []  # vLLM's default would let any web page read a local user's memories
-    validate_parsed_serve_args(args)
-    rows = rows_of(config, args)
+    try:
+        validate_parsed_serve_args(args)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"vLLM's options after --: {_reason(error)}") from error
+    planned = engine_config_of(args)
+    rows = rows_of(config, planned)
+    _reserve_memory(config, args)
     codecs = (config.kv_codec, slab_codec_of(config))
-    args.kv_transfer_config = transfer_config(rows.slab, host_rows=rows.host, codecs=codecs)
+    args.kv_transfer_config = transfer_config(rows.slab, connector_of(planned), rows.host, codecs)
+    engine_config_of(args)  # what vLLM refuses only beside a connector is said here, not after its server has begun
     return args
+
+
+def engine_config_of(args: Namespace) -> Any:
+    """vLLM's configuration for these arguments. Raises ModelUnavailable with vLLM's reason."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    try:
+        return AsyncEngineArgs.from_cli_args(args).create_engine_config()
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise ModelUnavailable(f"vLLM cannot serve {args.model}: {_reason(error)}") from error
+
+
+def connector_of(vllm_config: Any) -> tuple[str, str]:
+    """Class and module of the KV connector that this model can start under."""
+    return STATES_CONNECTOR if keeps_states(vllm_config.model_config.hf_config.to_dict()) else CONNECTOR
 
 
 def _let_embedded_model_use_tools(args: Namespace) -> None:
@@ -248,14 +272,8 @@ class TierRows:
     host: int
 
 
-def rows_of(config: ServerConfig, args: Namespace) -> TierRows:
-    """How many tokens fit into device slab and host memory; the slab's bytes come off vLLM's own memory."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    try:
-        vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
-    except (ValueError, OSError) as error:
-        raise ModelUnavailable(f"vLLM cannot serve {args.model}: {_reason(error)}") from error
+def rows_of(config: ServerConfig, vllm_config: Any) -> TierRows:
+    """How many tokens fit into device slab and host memory."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     heads = 2 * model.get_num_layers(parallel) * model.get_num_kv_heads(parallel)  # of keys and of values
     dtype = str(model.dtype).removeprefix("torch.")
@@ -264,7 +282,6 @@ def rows_of(config: ServerConfig, args: Namespace) -> TierRows:
     rows = TierRows(int(config.kv_device_gib * GIB / slab), int(config.kv_host_gib * GIB / host))
     if rows.slab < 1:
         raise ConfigError(f"option 'kv_device_gib': value {config.kv_device_gib} holds no token ({slab} bytes each)")
-    _reserve_memory(config, args)
     return rows
 
 
@@ -275,16 +292,24 @@ def _reason(error: Exception) -> str:
 
 
 def _reserve_memory(config: ServerConfig, args: Namespace) -> None:
-    """On a GPU the slab is allocated after vLLM's profiling: take its bytes off first. A CPU has no such fraction."""
+    """On a GPU the slab is allocated after vLLM's profiling: take its bytes off first. A CPU has no such fraction.
+
+    Raises ConfigError when nothing would be left for vLLM.
+    """
     import torch
 
     if not torch.cuda.is_available():
         return
-    slab_bytes = int(config.kv_device_gib * GIB)
+    slab_bytes, left = int(config.kv_device_gib * GIB), "--kv-cache-memory-bytes"
     if args.kv_cache_memory_bytes:
         args.kv_cache_memory_bytes -= slab_bytes
+        remains = args.kv_cache_memory_bytes > 0
     else:
+        left = "--gpu-memory-utilization"
         args.gpu_memory_utilization -= slab_bytes / torch.cuda.get_device_properties(0).total_memory
+        remains = args.gpu_memory_utilization > 0
+    if not remains:
+        raise ConfigError(f"option 'kv_device_gib': value {config.kv_device_gib} leaves nothing of {left} for vLLM")
 
 
 def run(args: Namespace, log: Path | None = None) -> None:

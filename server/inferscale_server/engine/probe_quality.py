@@ -1,7 +1,8 @@
 """The quality probe: do facts that were encoded apart answer a handful of questions as well as prefilled ones?
 
 Chooses how many of the memory's last tokens are computed afresh for each answer when the operator has not. A handful
-of questions cannot rank recipes: `inferscale bench accuracy` measures. Never turns the gate red.
+of questions cannot rank recipes: `inferscale bench accuracy` measures. Red only when injected facts are plainly worse
+than none.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ LEAST_GAIN = 0.1
 """Nats a token. A model that gains less from the facts than this cannot lose anything that is worth a tail."""
 LARGEST_LOSS = 0.1
 """Share of the gain that may be lost without a tail."""
+
+MOST_GAIN = 7
+"""Red needs so many questions at least that prefilled facts make the right answer likelier; by chance: 1 in 28."""
+MOST_LOSE = 6
+"""And so many that injected facts make it less likely than none; by chance: 1 in 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +65,29 @@ DISTRACTIONS = (
 @dataclass(frozen=True, slots=True)
 class Quality:
     """Mean loss of the right answers' tokens, in nats a token: without facts, with prefilled ones, with injected ones,
-    and with the last TAIL_TOKENS of the injected ones computed afresh; and the tail that follows from it."""
+    and with the last TAIL_TOKENS of the injected ones computed afresh; and the tail that follows from it.
+
+    `gain`: how many questions' answers are likelier with prefilled facts than without; `lose`: how many are less
+    likely with injected ones than without.
+    """
 
     off: float
     text: float
     kv: float
     kv_with_tail: float
     tail_tokens: int
+    gain: int = 0
+    lose: int = 0
+
+    @property
+    def reason(self) -> str | None:
+        """Why facts must not be injected: they are worse than none; None where that is not plain."""
+        if self.off - self.text < LEAST_GAIN or self.gain < MOST_GAIN or self.lose < MOST_LOSE:
+            return None
+        return (
+            f"quality: injected facts answer worse than none: loss {self.kv:.2f} with them, {self.off:.2f} without, "
+            f"{self.text:.2f} when they are prefilled"
+        )
 
 
 class ScoringDoor(Protocol):
@@ -132,11 +154,25 @@ async def probe_quality(
         if frame is None or frame.before != header.token_ids:
             return None
         asked.append(Asked(frame, _best_last(lines, number), words.tokenize(one.answer)))
-    off, text = await _loss(door, asked, False, None), await _loss(door, asked, True, None)
-    kv, kv_with_tail = [
-        await _loss(door, asked, True, [one.command(header, tail) for one in asked]) for tail in (0, TAIL_TOKENS)
+    off, text = await _score(door, asked, False, None), await _score(door, asked, True, None)
+    kv, tailed = [
+        await _score(door, asked, True, [one.command(header, tail) for one in asked]) for tail in (0, TAIL_TOKENS)
     ]
-    return Quality(off, text, kv, kv_with_tail, choose_tail(off, text, kv, kv_with_tail))
+    return quality_of(off, text, kv, tailed)
+
+
+Scores = Sequence[Sequence[float]]
+"""Log probability of each token of each question's answer."""
+
+
+def quality_of(off: Scores, text: Scores, kv: Scores, kv_with_tail: Scores) -> Quality:
+    """What the four ways of scoring the same answers say."""
+    losses = (_loss(off), _loss(text), _loss(kv), _loss(kv_with_tail))
+    tail = choose_tail(*losses)
+    served = kv_with_tail if tail else kv
+    gain = sum(sum(with_) > sum(without) for with_, without in zip(text, off, strict=True))
+    lose = sum(sum(with_) < sum(without) for with_, without in zip(served, off, strict=True))
+    return Quality(*losses, tail, gain, lose)
 
 
 def choose_tail(off: float, text: float, kv: float, kv_with_tail: float) -> int:
@@ -179,14 +215,17 @@ def _best_last(lines: Sequence[Injection], number: int) -> tuple[Injection, ...]
     return (*[line for line in reversed(lines) if line is not own], own)
 
 
-async def _loss(
+async def _score(
     door: ScoringDoor, asked: Sequence[Asked], with_memory: bool, commands: Sequence[Command] | None
-) -> float:
-    found = await asyncio.gather(
+) -> Scores:
+    return await asyncio.gather(
         *(
             door.answer_logprobs(one.prompt(with_memory), one.answer, None if commands is None else commands[number])
             for number, one in enumerate(asked)
         )
     )
-    tokens = [logprob for answer in found for logprob in answer]
+
+
+def _loss(scores: Scores) -> float:
+    tokens = [logprob for answer in scores for logprob in answer]
     return -sum(tokens) / len(tokens)

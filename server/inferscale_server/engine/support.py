@@ -5,11 +5,13 @@ Knows the brain and the gate; refuses to know how either works.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import platform
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -113,10 +115,20 @@ def _depends_on(brain: Brain, traits: EngineTraits, vllm_config: Any) -> dict[st
         "layers": brain.support.layers,
         "vllm": _version_of_vllm(),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(0) if torch.cuda.is_available() else platform.processor(),
+        "device": torch.cuda.get_device_name(0) if torch.cuda.is_available() else _cpu(),
         "graphs": f"{compilation.mode} {compilation.cudagraph_mode}",
         "step_tokens": vllm_config.scheduler_config.max_num_batched_tokens,
     }
+
+
+def _cpu() -> str:
+    """Names the processor by what it can do, which decides on kernels: a home folder may be on several machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        lines = []
+    told = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+    return f"{platform.machine()} {hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:16]}"
 
 
 def _version_of_vllm() -> str:

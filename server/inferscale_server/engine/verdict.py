@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from inferscale_server.engine.probe import ProbeResult
 from inferscale_server.engine.probe_quality import Quality
 
-GATE_VERSION = 1
+GATE_VERSION = 2
 """Raise when the probes change: older verdicts are then measured again."""
 
 
@@ -35,7 +35,8 @@ class Verdict(BaseModel):
     @property
     def reasons(self) -> list[str]:
         """Why KV mode must be off; none means that the gate is green."""
-        return [f"the start-up gate is red: {probe.reason}" for probe in self.probes if probe.reason is not None]
+        found = [*(probe.reason for probe in self.probes), None if self.quality is None else self.quality.reason]
+        return [f"the start-up gate is red: {reason}" for reason in found if reason is not None]
 
     def shown(self) -> dict[str, object]:
         """For the status route; JSON has no infinity, so what was not measured is null."""
