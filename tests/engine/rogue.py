@@ -16,15 +16,20 @@ from inferscale_server.engine.worker_half import WorkerHalf
 FILE = "ROGUE_CONNECTOR_FILE"
 SCHEDULER = ("arrived", "claim", "allocated", "step", "finished")
 WORKER = ("begin", "load", "end")
+ANSWERING = ("claim", "step", "finished", "take_failed_blocks")
+"""Those whose answer goes to vLLM; with a question mark behind its name, one gives something senseless."""
 
 
 class Rogue(RuntimeError):
     """The planted fault."""
 
 
-def _maybe_fail(method: str) -> None:
-    if Path(os.environ[FILE]).read_text() == method:
+def _maybe_fail(method: str) -> bool:
+    """Raise if this method is to fail; is it to answer something senseless?"""
+    asked = Path(os.environ[FILE]).read_text()
+    if asked == method:
         raise Rogue(method)
+    return asked == f"{method}?"
 
 
 def _rogue(half: type, names: tuple[str, ...]) -> type:
@@ -32,7 +37,8 @@ def _rogue(half: type, names: tuple[str, ...]) -> type:
         real = getattr(half, name)
 
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            _maybe_fail(name)
+            if _maybe_fail(name):
+                return object()
             return real(self, *args, **kwargs)
 
         return method
@@ -47,7 +53,7 @@ class RogueConnector(InferScaleConnector):
         super().__init__(*args, **kwargs)
         if self.scheduler is not None:
             self.scheduler.__class__ = _rogue(SchedulerHalf, SCHEDULER)
-        self.worker.__class__ = _rogue(WorkerHalf, WORKER)
+        self.worker.__class__ = _rogue(WorkerHalf, (*WORKER, ANSWERING[-1]))
 
     def on_new_request(self, request: Any) -> None:
         """Also note how many blocks are free when a request arrives."""

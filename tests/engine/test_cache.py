@@ -112,7 +112,7 @@ async def test_the_second_turn_of_a_conversation_answers_like_a_cold_one(server:
 
 
 @pytest.mark.parametrize("mode", ["kv", "text", "off"])
-async def test_two_users_with_the_same_words_share_no_block(server: LiveServer, mode: str) -> None:
+async def test_S2_two_users_with_the_same_words_share_no_block(server: LiveServer, mode: str) -> None:
     question = QUESTION + " " + server.words(100, seed=4)
     for user in (f"same-a-{mode}", f"same-b-{mode}"):
         await server.remember(user, FACT)

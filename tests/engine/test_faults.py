@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
+from typing import Any
 
 import pytest
 
 from .conftest import BLOCK, BLOCKS
 from .live import Answer, LiveServer, assert_same
-from .rogue import SCHEDULER, WORKER
+from .rogue import ANSWERING, SCHEDULER, WORKER
 
 FACT = "The password of the boat house is a string of blue lanterns, said the old captain in Trieste."
 QUESTION = "What is the password of the boat house?"
@@ -17,7 +19,7 @@ PROMPT_TOKENS = 9 * BLOCK - 2
 """Ten of these fit into the pool, and no longer fit when each has three tokens more."""
 
 
-async def test_preempted_and_abandoned_chats_leave_the_others_answers_and_the_pool_as_they_were(
+async def test_R6_preempted_and_abandoned_chats_leave_the_others_answers_and_the_pool_as_they_were(
     server: LiveServer,
 ) -> None:
     around = (await server.chat("crowd", "Tell me a long story.", context=[server.words(10)])).prompt_tokens - 10
@@ -64,7 +66,7 @@ async def broken(server: LiveServer, method: str, user: str, streaming: bool) ->
 
 
 @pytest.mark.parametrize("method", [*SCHEDULER, *WORKER])
-async def test_a_hook_that_fails_harms_no_answer(server: LiveServer, method: str) -> None:
+async def test_S13_a_hook_that_fails_harms_no_answer(server: LiveServer, method: str) -> None:
     user = f"rogue-{method}"
     clean = await server.chat_encoded(user, QUESTION, context=[FACT])
     await server.forget_prefixes()
@@ -81,8 +83,22 @@ async def test_a_hook_that_fails_harms_no_answer(server: LiveServer, method: str
     assert_same(await server.chat(user, QUESTION, mode="text", context=[FACT]), clean)
 
 
+@pytest.mark.parametrize("method", ANSWERING)
+async def test_S13_a_hook_that_answers_something_senseless_harms_no_answer(server: LiveServer, method: str) -> None:
+    user = f"rogue-shape-{method}"
+    clean = await server.chat_encoded(user, QUESTION, context=[FACT])
+    await server.forget_prefixes()
+    began = perf_counter()
+    answer = await broken(server, f"{method}?", user, streaming=False)
+    assert isinstance(answer, Answer) and answer.status == 200
+    assert_same(answer, clean)
+    assert_same(await server.chat(user, QUESTION, context=[FACT]), clean)
+    print(f"S13: {method} answered something senseless: two answers in {perf_counter() - began:.2f} s")
+    assert perf_counter() - began < 5 * 2.0
+
+
 @pytest.mark.parametrize("method", [*SCHEDULER, *WORKER])
-async def test_a_hook_that_fails_harms_no_stream(server: LiveServer, method: str) -> None:
+async def test_S13_a_hook_that_fails_harms_no_stream(server: LiveServer, method: str) -> None:
     user = f"rogue-stream-{method}"
     clean = await server.chat_encoded(user, QUESTION, context=[FACT])
     await server.forget_prefixes()
@@ -121,3 +137,32 @@ async def test_a_failed_load_is_answered_beside_chats_that_go_on(server: LiveSer
     for answer, alone in zip(answers, clean, strict=True):
         assert answer.told["reason"] == "load_failed"
         assert_same(answer, alone)
+
+
+async def test_a_second_try_that_vllm_refuses_ends_the_stream_with_an_error(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+
+    await server.chat_encoded("refused", QUESTION, context=[FACT])
+    await server.forget_prefixes()
+    desk, tries = server.plugin._desk, 0
+    create = desk._create
+
+    async def refused(request: Any, raw_request: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            return await create(request, raw_request)
+        return ErrorResponse(error=ErrorInfo(message="no room", type="server_error", code=503))
+
+    monkeypatch.setattr(desk, "_create", refused)
+    server.rogue("load")
+    events = await server.stream(server.body("refused", QUESTION, {"mode": "kv", "context": [FACT]}))
+    server.rogue("")
+    assert tries == 2 and events[-1]["error"]["code"] == "engine_failed"
+    monkeypatch.undo()
+    assert_same(
+        await server.chat("refused", QUESTION, context=[FACT]),
+        await server.chat("refused", QUESTION, mode="text", context=[FACT]),
+    )

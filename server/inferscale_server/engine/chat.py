@@ -7,6 +7,7 @@ worker, nothing was sent yet, and the same request goes once more as text.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from time import perf_counter
@@ -30,12 +31,15 @@ from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
 from inferscale_server.engine.framing import Framer, last_user_text
 from inferscale_server.engine.heard import Heard, heard
 from inferscale_server.engine.turn import Turn, provenance
+from inferscale_server.errors import Unavailable
 from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, without_injection
 from inferscale_server.recall import Recollection
 from inferscale_server.seat import plain_text
 from inferscale_server.session_notes import Said
 from inferscale_server.session_recall import SessionAsk
 from inferscale_server.staging import ColdTier
+
+logger = logging.getLogger(__name__)
 
 Asked: TypeAlias = ChatCompletionRequest | ResponsesRequest
 
@@ -297,10 +301,23 @@ class ChatDesk:
             else:
                 return
         again = self._as_text(turn, request)
-        retried = await self._submit(again, raw_request)
-        async with aclosing(self._flown(again, retried)) as flown:
+        async with aclosing(self._flown(again, await self._submit_again(again, raw_request))) as flown:
             async for event in flown:
                 yield event
+
+    async def _submit_again(self, again: Turn, raw_request: Request) -> AsyncGenerator[Any, None]:
+        """The stream of a request that goes as text. Raises Unavailable when there is none: the answer has begun, and
+        an error can only be told within it."""
+        try:
+            events = await self._submit(again, raw_request)
+        except Exception as error:
+            await self._land(again)
+            logger.error("inferscale: a second try as text failed: %s", type(error).__name__)
+            raise Unavailable("the answer could not be made", code="engine_failed") from error
+        if isinstance(events, ErrorResponse):
+            await self._land(again)
+            raise Unavailable(events.error.message, code="engine_failed")
+        return events  # type: ignore[no-any-return]
 
     async def _flown(self, turn: Turn, events: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
         options = turn.request.stream_options

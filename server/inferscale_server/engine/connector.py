@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -26,6 +26,7 @@ from inferscale_server.engine.lifeline import die_with_parent
 from inferscale_server.engine.scheduler_half import SchedulerHalf, StepCommands, scheduled_of
 from inferscale_server.engine.worker_half import WorkerHalf
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -74,7 +75,7 @@ class InferScaleConnector(KVConnectorBase_V1):
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Tokens past the local hit that the slab holds; synchronous."""
         try:
-            return self._scheduler().claim(request, num_computed_tokens), False
+            return _counted(self._scheduler().claim(request, num_computed_tokens)), False
         except Exception as error:
             self._fault("get_num_new_matched_tokens", error)
             return 0, False
@@ -90,7 +91,7 @@ class InferScaleConnector(KVConnectorBase_V1):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         """This step's loads and captures, whatever list a request stands in."""
         try:
-            commands = self._scheduler().step(scheduled_of(scheduler_output), self._block_ids)
+            commands = _checked(StepCommands, self._scheduler().step(scheduled_of(scheduler_output), self._block_ids))
             if unscheduled := self._scheduler().unscheduled_claims():
                 self.hook_errors["unscheduled_claim"] += unscheduled
         except Exception as error:
@@ -102,7 +103,8 @@ class InferScaleConnector(KVConnectorBase_V1):
         """The one clean-up point; tells the API process how much of the plan was covered."""
         report: dict[str, Any] | None = None
         try:
-            report = self._scheduler().finished(request.request_id)
+            found = self._scheduler().finished(request.request_id)
+            report = None if found is None else _checked(dict, found)
         except Exception as error:
             self._fault("request_finished", error)
         if self.hook_errors and PARAMS_KEY in (request.kv_transfer_params or {}):
@@ -143,7 +145,11 @@ class InferScaleConnector(KVConnectorBase_V1):
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Blocks whose load failed: their requests end with an error and are sent again as text."""
-        return self.worker.take_failed_blocks()
+        try:
+            return _checked(set, self.worker.take_failed_blocks())
+        except Exception as error:
+            self.worker.failed("get_block_ids_with_load_errors", error)
+            return set()
 
     def _commands(self) -> StepCommands:
         metadata = self._connector_metadata
@@ -173,6 +179,20 @@ class InferScaleConnector(KVConnectorBase_V1):
     def _fault(self, hook: str, error: BaseException) -> None:
         self.hook_errors[hook] += 1
         logger.error("inferscale: hook %s failed: %s", hook, type(error).__name__, exc_info=error)
+
+
+def _checked(kind: type[T], value: object) -> T:
+    """vLLM would fail on anything else, outside of a hook's guard."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} where {kind.__name__} is due")
+    return value
+
+
+def _counted(tokens: object) -> int:
+    """Not None: vLLM would take it for "ask again later", and ask for ever."""
+    if not isinstance(tokens, int) or tokens < 0:
+        raise TypeError(f"{tokens!r} is no number of tokens")
+    return tokens
 
 
 class InferScaleStatesConnector(InferScaleConnector, SupportsHMA):

@@ -139,7 +139,7 @@ class ResponsesDesk(ChatDesk):
             if started or not self._may_go_again(turn):
                 raise
         again = self._as_text(turn, request)
-        async with aclosing(self._flying(again, await self._submit(again, raw_request))) as events:
+        async with aclosing(self._flying(again, await self._submit_again(again, raw_request))) as events:
             async for event in events:
                 yield event
 
