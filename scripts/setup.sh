@@ -44,8 +44,16 @@ find_uv() {
     echo "$venv/bin/uv"
 }
 
+why_not() {  # the sentence in uv's words that names the package or the fault
+    local why
+    sleep 0.2  # what uv said last may still be on its way into the file
+    why="$(sed -n 's/.*╰─▶ //p; s/^ *× //p; s/^error: //p' "$1" | tail -n 1)"
+    rm -f "$1"
+    echo "${why:-reason above}"
+}
+
 install_packages() {
-    local uv torch_source=()
+    local uv log torch_source=()
     uv="$(find_uv)"
     # uv ignores pip's settings. A folder of wheels (pip parts several by blanks, uv by commas) rules out an index for
     # torch: with both, uv takes torch from the index.
@@ -54,10 +62,12 @@ install_packages() {
     fi
     if [[ -z "${UV_FIND_LINKS:-}" ]]; then torch_source=(--torch-backend cpu); fi
     if [[ -z "${SSL_CERT_FILE:-}" && -n "${PIP_CERT:-}" ]]; then export SSL_CERT_FILE="$PIP_CERT"; fi
+    log="$(mktemp)"
     "$uv" pip install --python "$venv/bin/python" ${torch_source[@]+"${torch_source[@]}"} \
         --editable '.[server-cpu,langchain,llamaindex,mem0,mcp]' --group dev --group docs \
-        --override requirements/overrides.txt --constraint requirements/constraints-cpu.txt </dev/null \
-        || fail "the packages could not be installed (reason above); run it again to resume"
+        --override requirements/overrides.txt --constraint requirements/constraints-cpu.txt </dev/null 2> >(tee "$log" >&2) \
+        || fail "the packages could not be installed: $(why_not "$log"); run it again to resume"
+    rm -f "$log"
 }
 
 command -v g++ >/dev/null || fail "g++ is missing: vLLM compiles kernels at run time (Debian, Ubuntu: apt install g++)"

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from inferscale_sdk import InferScaleClient
+from inferscale_sdk import InferScaleClient, InferScaleError
 from inferscale_server.config import load_config
 from inferscale_server.demo.server import free_port, serve_command, stop, wait_ready
 from inferscale_server.demo.start_log import StartLog
 from inferscale_server.facts import FactStore
 from inferscale_server.models import prepare_generator
 from inferscale_server.types import LOCAL_TENANT, Owner
+from inferscale_server.verify import verify
 
 pytestmark = pytest.mark.engine
 
@@ -57,6 +62,7 @@ def test_the_quickstart_runs_and_nothing_outlives_a_killed_server(
         for page in ("docs/quickstart.md",):
             exec(compile(python_of(ROOT / page), page, "exec"), {})
         assert "tokens came as KV" in capsys.readouterr().out
+        run_commands_of(ROOT / "docs/quickstart.md", url)
         check_guards(url)
         with InferScaleClient(base_url=url) as client:
             (added,) = client.memories.add("kept", facts=["The acknowledged fact survives."]).results
@@ -144,10 +150,13 @@ def test_an_engine_that_cannot_start_is_one_line_with_the_cause(tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_sigterm_ends_it_cleanly_and_a_restart_knows_everything(tmp_path: Path) -> None:
+def test_R8_sigterm_ends_it_cleanly_and_a_restart_knows_everything(tmp_path: Path) -> None:
+    question: dict[str, Any] = {"memory": {"mode": "kv"}, "max_tokens": 8, "temperature": 0}
     with started(tmp_path) as (process, url):
         with InferScaleClient(base_url=url) as client:
             client.memories.add("kept", facts=["Ada keeps bees on the roof of the library."])
+            client.memories.wait_encoded("kept")
+            before = client.chat("kept", "Where does Ada keep bees?", **question).text
         children = descendants(process.pid)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0
@@ -155,12 +164,86 @@ def test_sigterm_ends_it_cleanly_and_a_restart_knows_everything(tmp_path: Path) 
     with started(tmp_path) as (process, url):
         with InferScaleClient(base_url=url) as client:
             wait_encoded(client)
-            reply = client.chat("kept", "Where does Ada keep bees?", memory={"mode": "kv"}, max_tokens=8)
+            reply, results = client.chat("kept", "Where does Ada keep bees?", **question), encoded(client)
         assert reply.mode == "kv" and [fact.text for fact in reply.facts] == [
             "Ada keeps bees on the roof of the library."
         ]
+        assert reply.text == before and results.get("stored", 0) == 0 and results["loaded"] >= 2  # header and fact
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
+    shutil.rmtree(tmp_path / "data" / "kv")
+    with started(tmp_path) as (process, url), InferScaleClient(base_url=url) as client:
+        wait_encoded(client)
+        reply, results = client.chat("kept", "Where does Ada keep bees?", **question), encoded(client)
+        assert (reply.mode, reply.text) == ("kv", before) and results["stored"] >= 2 and "loaded" not in results
+
+
+KILLS, SEED = 5, 20_261_130
+
+
+@pytest.mark.long
+def test_R1_a_whole_server_that_is_killed_five_times_amid_chats_and_encoding_loses_nothing(tmp_path: Path) -> None:
+    dice, acknowledged, gone_s = random.Random(SEED), list[str](), list[float]()
+    for round_ in range(KILLS):
+        with started(tmp_path) as (process, url), ThreadPoolExecutor(3) as pool:
+            moment, children = time.monotonic() + dice.uniform(0.5, 6.0), descendants(process.pid)
+            work = [pool.submit(add_until_gone, url, round_, thread) for thread in range(2)]
+            work.append(pool.submit(chat_until_gone, url))
+            time.sleep(moment - time.monotonic())
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            gone_s.append(seconds_until_gone(children))
+            for done in work[:2]:
+                acknowledged += done.result()
+        assert verify(tmp_path / "data" / "facts.sqlite3").broken == ()
+    with started(tmp_path) as (_, url), InferScaleClient(base_url=url) as client:
+        texts = [fact.text for fact in client.memories.list("kept")]
+        wait_encoded(client)
+        reply = client.chat("kept", "What was said?", memory={"mode": "kv"}, max_tokens=1)
+    print(f"R1: {KILLS} kills of a whole server, {len(acknowledged)} acknowledged adds, gone in {max(gone_s):.1f} s")
+    assert set(acknowledged) <= set(texts) and len(texts) == len(set(texts)) and len(acknowledged) >= KILLS
+    assert max(gone_s) < 5 * PROMISED_GONE_S and reply.mode == "kv"
+
+
+def add_until_gone(url: str, round_: int, thread: int) -> list[str]:
+    """Facts that the server acknowledged before it was no more."""
+    kept: list[str] = []
+    with InferScaleClient(base_url=url, max_retries=0) as client:
+        for number in range(10_000):
+            text = f"In round {round_} thread {thread} said number {number}."
+            try:
+                client.memories.add("kept", facts=[text])
+            except InferScaleError:
+                return kept
+            kept.append(text)
+    return kept
+
+
+def chat_until_gone(url: str) -> None:
+    """Ask until the server is no more."""
+    with InferScaleClient(base_url=url, max_retries=0) as client, suppress(InferScaleError):
+        while True:
+            client.chat("kept", "What was said?", max_tokens=4)
+
+
+def run_commands_of(page: Path, url: str) -> None:
+    """The commands from the page's last section, as written, against this server."""
+    section = page.read_text("utf-8").partition("## From a terminal")[2]
+    lines = re.findall(r"^\.venv/bin/inferscale (.+)$", section, re.MULTILINE)
+    assert len(lines) == 4
+    for line in lines:
+        command = [sys.executable, "-m", "inferscale_server.cli", *shlex.split(line)]
+        environ = {**os.environ, "INFERSCALE_BASE_URL": url}
+        done = subprocess.run(command, env=environ, input="Where?\n", capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and done.stdout.strip(), (line, done.stdout, done.stderr)
+        assert "Bruno" in done.stdout or not line.startswith("memories") or "add" in line, (line, done.stdout)
+
+
+def encoded(client: InferScaleClient) -> dict[str, int]:
+    """How many chunks were encoded (`stored`), loaded and so on since the start."""
+    encoding = client.status().raw["encoding"]
+    assert isinstance(encoding, dict)
+    return encoding["results"]  # type: ignore[no-any-return]
 
 
 def check_guards(url: str) -> None:
