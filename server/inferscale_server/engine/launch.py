@@ -22,6 +22,7 @@ from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
 from inferscale_server.edge.keys import read_keys
 from inferscale_server.engine.families import keeps_states
+from inferscale_server.engine.host_memory import available_gib, check_memory, weights_of
 from inferscale_server.engine.lifeline import end_at_signals, killed_by, told_to_stop
 from inferscale_server.engine.log_file import first_fault
 from inferscale_server.engine.model_check import check_model
@@ -105,11 +106,19 @@ def serve(
     report.stage("preparing the model")
     model = str(resolve_model(config.model, config.cache_path, report.stage))
     prepare_environment(os.environ, config.cache_path / COMPILED)
+    _check_memory(config, Path(model))
     report.stage("reading the model's configuration")
     args = build_args(config, model, vllm_args)
     args.start_report, args.data_folder = report, folder
     report.stage(f"loading {args.served_model_name[0]} into vLLM and warming up (about a minute on a CPU)")
     run(args, log)
+
+
+def _check_memory(config: ServerConfig, model: Path) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        check_memory(config, os.environ, weights_of(model), available_gib())
 
 
 def check_stores(config: ServerConfig) -> None:
