@@ -13,7 +13,10 @@ from typing import Any
 
 from inferscale_server.types import Owner
 
-CACHE_LINES = 200_000
+CACHE_TOKENS = 4_000_000
+"""Of all lines in the cache: about 150 MB of numbers, and facts' texts beside them."""
+LINE_TOKENS = 16
+"""Counted for each line beside its tokens: its text and its place."""
 
 
 class LineTokenizer:
@@ -32,6 +35,7 @@ class LineTokenizer:
             {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True
         )
         self._cache: OrderedDict[tuple[Owner, str], tuple[int, ...]] = OrderedDict()
+        self._cached_tokens = 0
 
     def __call__(self, line: str, owner: Owner | None = None) -> tuple[int, ...]:
         """Ids of the line; never a control token's. Without an owner, whose line it is, nothing is cached."""
@@ -41,11 +45,16 @@ class LineTokenizer:
         if ids is None:
             ids = self._encode(line)
             self._cache[owner, line] = ids
-            if len(self._cache) > CACHE_LINES:
-                self._cache.popitem(last=False)
+            self._cached_tokens += len(ids) + LINE_TOKENS
+            while self._cached_tokens > CACHE_TOKENS:
+                self._cached_tokens -= len(self._cache.popitem(last=False)[1]) + LINE_TOKENS
         else:
             self._cache.move_to_end((owner, line))
         return ids
+
+    def knows(self, line: str, owner: Owner) -> bool:
+        """Are the line's ids at hand?"""
+        return (owner, line) in self._cache
 
     @property
     def chat_template(self) -> object:

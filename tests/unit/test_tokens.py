@@ -103,3 +103,14 @@ def test_S3_a_line_that_another_owner_has_is_no_faster(real_tokenizer: Any) -> N
         assert tokenize("The code is 4417.", owner) == tokenize._encode("The code is 4417.")
         counting.asked -= 1  # the comparison's own
         assert counting.asked == asked
+
+
+def test_long_lines_take_the_place_of_many_in_the_cache(real_tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferscale_server.tokens.CACHE_TOKENS", 300)
+    tokenize, owner = LineTokenizer(real_tokenizer), Owner("local", "alice")
+    for number in range(10):
+        tokenize(f"short {number}", owner)
+    assert all(tokenize.knows(f"short {number}", owner) for number in range(10))
+    tokenize("long " * 200, owner)
+    assert tokenize.knows("long " * 200, owner) and not tokenize.knows("short 3", owner)
+    assert tokenize("longer " * 400, owner) == tokenize("longer " * 400) and not tokenize.knows("longer " * 400, owner)
