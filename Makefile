@@ -21,10 +21,10 @@ test: setup ## the whole suite, real engine included (minutes)
 test-fast: setup ## all tests that need no engine (under a minute)
 	$(BIN)/pytest -m "not engine and not long"
 
-test-long: setup ## whole-server kills, soak, more model families
+test-long: setup test-oldest ## whole-server kills, soak, more model families, oldest versions
 	$(BIN)/pytest -m long
 
-test-oldest: ## LangChain and LlamaIndex at the oldest versions allowed, in an environment of their own
+test-oldest: setup ## LangChain and LlamaIndex at the oldest versions allowed, in an environment of their own
 	@scripts/check_oldest.sh
 
 lint: setup ## ruff, mypy, import rules

@@ -60,3 +60,10 @@ def test_every_target_that_the_pages_name_is_in_the_makefile() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README + QUICKSTART, re.MULTILINE))
     assert named and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in named)
+
+
+def test_every_merge_is_tested_with_the_newest_versions_and_with_the_oldest() -> None:
+    run = (ROOT / ".ci" / "run").read_text("utf-8").splitlines()
+    assert {"make test", "make test-oldest"} <= set(run)
+    oldest = (ROOT / "scripts" / "check_oldest.sh").read_text("utf-8")
+    assert "floor langchain-core" in oldest and "floor llama-index-core" in oldest

@@ -92,5 +92,10 @@ def texts(memory: MemoryService, owner: Owner = ALICE) -> list[str]:
 
 def by_default(services: Services) -> FastAPI:
     """The routes as a server with the embedded model and no settings has them: no model is asked."""
+    return guarded(with_defaults(services))
+
+
+def with_defaults(services: Services) -> Services:
+    """The services with the extraction of a server with the embedded model and no settings."""
     extraction = build_extraction(load_config({}, {}), services.memory, script().write, lambda status: None)
-    return guarded(replace(services, extraction=extraction))
+    return replace(services, extraction=extraction)

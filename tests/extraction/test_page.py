@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from inferscale_sdk import InferScaleClient
 from inferscale_server.config import EXTRACTORS
 from tests.cli.memory_server import memory_server
-from tests.extraction.script import by_default
+from tests.extraction.script import by_default, with_defaults
+from tests.openai.chat_app import ChatApp
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extraction.md").read_text("utf-8")
 
@@ -28,3 +30,15 @@ def test_with_the_defaults_the_first_example_prints_what_the_page_says(
     with memory_server(tmp_path, by_default) as url:
         exec(compile(code.replace("http://127.0.0.1:8000", url), "extraction.md", "exec"), {})
     assert capsys.readouterr().out.strip() == told
+
+
+def test_the_turn_of_the_second_example_is_queued_and_then_remembered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code = imported.splitlines()[0] + "\n" + code
+    with memory_server(tmp_path, lambda services: ChatApp().over(with_defaults(services))) as url:
+        exec(compile(code.replace("http://127.0.0.1:8000", url), "extraction.md", "exec"), {})
+        with InferScaleClient(base_url=url) as client:
+            assert [fact.text for fact in client.memories.list("alice")] == ["My dog is called Bruno."]
+    assert capsys.readouterr().out.strip() == "queued"

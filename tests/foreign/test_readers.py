@@ -119,6 +119,33 @@ def test_zeps_facts_are_read_and_what_is_no_longer_true_is_left_out(tmp_path: Pa
     assert records(zep.read(written(tmp_path, {"facts": [{"fact": "x"}]}))) == [(1, None, {"text": "x"})]
 
 
+def test_an_edge_of_graphiti_belongs_to_its_group_and_one_of_zep_to_its_user(tmp_path: Path) -> None:
+    edges = [{"fact": "a", "group_id": "alice"}, {"fact": "b", "group_id": "g", "user_id": "bob"}, {"fact": "c"}]
+    found = records(zep.read(written(tmp_path, [*edges, {"fact": "d", "group_id": ""}])))
+    assert [user for _, user, _ in found] == ["alice", "bob", None, None]
+
+
+def test_what_will_stop_being_true_is_true_until_then(tmp_path: Path) -> None:
+    edges = [
+        {"fact": "Ann leads", "invalid_at": "2100-01-01T00:00:00Z", "expired_at": None},
+        {"fact": "Bob led", "invalid_at": "2100-01-01 00:00:00", "expired_at": "2024-01-01 00:00:00+00:00"},
+        {"fact": "Cid leads", "invalid_at": "soon"},
+    ]
+    coming, past, unclear = zep.read(written(tmp_path, edges))
+    assert coming == Record(1, None, {"text": "Ann leads", "expires_at": "2100-01-01T00:00:00+00:00"})
+    assert past == LeftOut(2, "no longer true in Zep")
+    assert isinstance(unclear, Fault) and "invalid_at" in unclear.reason and "soon" in unclear.reason
+
+
+@pytest.mark.parametrize("key", ["agent_id", "run_id"])
+def test_what_belongs_to_an_agent_or_a_run_alone_is_no_users(tmp_path: Path, key: str) -> None:
+    alone, beside = {"memory": "Answer in French", key: "x"}, {"memory": "Rex is a dog", key: "x", "user_id": "alice"}
+    assert list(mem0.read(written(tmp_path, [alone, beside]))) == [
+        LeftOut(1, "of an agent or a run alone"),
+        Record(2, "alice", {"text": "Rex is a dog", key: "x"}),
+    ]
+
+
 @pytest.mark.parametrize("key", ["blocks", "core_memory"])
 def test_both_forms_of_an_agent_file_are_read(tmp_path: Path, key: str) -> None:
     blocks = [

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_inferscale import InferScaleMemoryMiddleware, InferScaleStore
@@ -49,6 +52,19 @@ def remembered(engine: ScriptedEngine) -> list[Any]:
 
 def middleware(engine: ScriptedEngine, **options: Any) -> InferScaleMemoryMiddleware:
     return InferScaleMemoryMiddleware(http_client=engine.params["http_client"], max_retries=0, **options)
+
+
+class TakesTurns(AgentMiddleware[Any, Any]):
+    """Names another user to each model call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._users = iter(("alice", "bob"))
+
+    def wrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+    ) -> ModelResponse[Any]:
+        return handler(request.override(model_settings={"user_id": next(self._users)}))
 
 
 def test_an_agent_calls_its_tool_and_answers_its_user(engine: ScriptedEngine) -> None:
@@ -125,6 +141,7 @@ def test_the_turn_is_remembered_for_its_user_without_tool_output(engine: Scripte
     [body] = remembered(engine)
     assert body == {
         "user_id": "alice",
+        "timestamp": body["timestamp"],
         "session_id": "t1",
         "infer": False,
         "messages": [
@@ -132,6 +149,58 @@ def test_the_turn_is_remembered_for_its_user_without_tool_output(engine: Scripte
             {"role": "assistant", "content": f"{canary('alice')} hears you"},
         ],
     }
+
+
+def test_what_is_remembered_has_the_time_of_its_turn(engine: ScriptedEngine) -> None:
+    memory = middleware(engine, user_id="alice")
+    before_s = time.time()
+    create_agent(engine.model(), [], middleware=[memory]).invoke(QUESTION)
+    after_s = time.time()
+    memory.flush()
+    assert before_s <= remembered(engine)[0]["timestamp"] <= after_s
+
+
+@pytest.mark.parametrize("bound", [False, True])
+async def test_the_turn_is_remembered_for_the_user_that_only_the_model_names(
+    engine: ScriptedEngine, bound: bool
+) -> None:
+    memory = middleware(engine)
+    model: Any = engine.model().bind(user_id="alice") if bound else engine.model(user_id="alice")
+    agent = create_agent(model, [], middleware=[memory])
+    agent.invoke(QUESTION)
+    await agent.ainvoke(QUESTION)
+    memory.flush()
+    assert users(engine) == {"alice"}
+    assert [body["user_id"] for body in remembered(engine)] == ["alice", "alice"]
+
+
+def test_a_run_wins_over_both_constructors_and_its_user_is_kept_by_no_checkpoint(engine: ScriptedEngine) -> None:
+    memory = middleware(engine, user_id="alice")
+    agent = create_agent(engine.model(user_id="alice"), [], middleware=[memory], checkpointer=InMemorySaver())
+    for user in ("bob", "carol"):
+        agent.invoke(QUESTION, {"configurable": {"user_id": user, "thread_id": "shared"}})
+    agent.invoke(QUESTION, {"configurable": {"thread_id": "shared"}})
+    memory.flush()
+    asked = [body["inferscale"]["user_id"] for body in engine.chats]
+    assert asked == [body["user_id"] for body in remembered(engine)] == ["bob", "carol", "alice"]
+
+
+def test_a_middleware_and_a_model_made_for_two_users_are_refused(engine: ScriptedEngine) -> None:
+    memory = middleware(engine, user_id="alice")
+    agent = create_agent(engine.model(user_id="bob"), [], middleware=[memory])
+    with pytest.raises(ValueError, match="'alice' and 'bob'"):
+        agent.invoke(QUESTION)
+    memory.flush()
+    assert engine.bodies == []
+
+
+def test_one_run_that_would_use_the_memories_of_two_users_is_refused(engine: ScriptedEngine) -> None:
+    memory = middleware(engine)
+    agent = create_agent(engine.model(), [get_weather], middleware=[TakesTurns(), memory])
+    with pytest.raises(ValueError, match="'alice' and 'bob'"):
+        agent.invoke(QUESTION)
+    memory.flush()
+    assert users(engine) == {"alice"} and remembered(engine) == []
 
 
 async def test_no_foreign_canary_in_two_users_times_100_interleaved_agents(engine: ScriptedEngine) -> None:

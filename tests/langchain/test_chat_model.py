@@ -144,7 +144,7 @@ def test_traces_name_provider_and_model(engine: ScriptedEngine) -> None:
 @pytest.mark.parametrize(
     ("choice", "sent"),
     [
-        ("any", "required"),
+        ("any", {"type": "function", "function": {"name": "get_weather"}}),
         (True, "required"),
         ("required", "required"),
         ("auto", "auto"),
@@ -157,6 +157,10 @@ def test_traces_name_provider_and_model(engine: ScriptedEngine) -> None:
 )
 def test_tool_choice_in_langchains_words_becomes_openais(choice: Any, sent: Any) -> None:
     assert tool_options([get_weather], choice, None).get("tool_choice") == sent
+
+
+def test_any_of_several_tools_leaves_the_choice_to_the_model() -> None:
+    assert tool_options([get_weather, Pet], "any", None)["tool_choice"] == "required"
 
 
 def test_a_tool_choice_that_names_no_tool_is_refused() -> None:

@@ -165,6 +165,22 @@ async def test_two_users_under_a_global_cache_never_get_each_others_answers(
     assert len(engine.chats) < sum(map(len, answers.values())), "the cache was never hit, so nothing was tested"
 
 
+def test_one_user_id_of_two_tenants_under_a_global_cache_is_two_users(
+    engine: ScriptedEngine, cache: InMemoryCache
+) -> None:
+    tenants: list[Any] = [
+        {"api_key": "key-of-acme"},
+        {"api_key": "key-of-globex"},
+        {"default_headers": {"X-Tenant": "acme"}},
+        {"default_headers": {"X-Tenant": "globex"}},
+    ]
+    for tenant in (*tenants, *tenants):
+        engine.model(cache=True, user_id="alice", **tenant).invoke("hello")
+    asked = [(told.get("authorization"), told.get("x-tenant")) for told in engine.headers]
+    assert asked == [("Bearer key-of-acme", None), ("Bearer key-of-globex", None), (None, "acme"), (None, "globex")]
+    assert "key-of" not in str(cache._cache)
+
+
 async def test_no_foreign_canary_in_two_users_times_100_interleaved_calls(engine: ScriptedEngine) -> None:
     model = engine.model()
 

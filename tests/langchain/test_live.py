@@ -85,12 +85,12 @@ class TestLive(ChatModelIntegrationTests):
     def test_tool_choice(self, model: BaseChatModel) -> None:
         super().test_tool_choice(model)
 
-    @pytest.mark.xfail(reason="a model of 135 million parameters may call twice, or with another number than asked")
+    @pytest.mark.xfail(reason="a model of 135 million parameters may call with another number than asked")
     @pytest.mark.parametrize("model", [{}, {"output_version": "v1"}], indirect=True)
     def test_tool_calling(self, model: BaseChatModel) -> None:
         super().test_tool_calling(model)
 
-    @pytest.mark.xfail(reason="a model of 135 million parameters may call twice, or with another number than asked")
+    @pytest.mark.xfail(reason="a model of 135 million parameters may call with another number than asked")
     async def test_tool_calling_async(self, model: BaseChatModel) -> None:
         await super().test_tool_calling_async(model)
 

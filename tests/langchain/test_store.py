@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from langchain_inferscale import InferScaleStore, user_label
-from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp
+from langgraph.store.base import GetOp, InvalidNamespaceError, PutOp, SearchItem
 
 from inferscale_sdk import ConflictError, InferScaleClient
 
@@ -98,6 +100,31 @@ def test_two_users_see_nothing_of_each_other(store: InferScaleStore) -> None:
         label = user_label(user)
         [item] = store.search(("memories", label))
         assert (item.value, item.namespace) == ({"text": f"canary of {user}"}, ("memories", label))
+
+
+def foreign(user: str, found: Sequence[SearchItem]) -> list[str]:
+    """What was found and is not this user's canary."""
+    return [item.value["text"] for item in found if not item.value["text"].startswith(f"canary of {user}:")]
+
+
+def test_no_foreign_canary_in_two_users_times_100_interleaved_calls(store: InferScaleStore) -> None:
+    for turn in range(50):
+        for user in ("alice", "bob"):
+            store.put(("memories", user), f"k{turn}", {"text": f"canary of {user}: {turn}"})
+            found = store.search(("memories", user), query=f"canary {turn}", limit=100)
+            assert len(found) == turn + 1 and foreign(user, found) == []
+
+
+async def test_no_foreign_canary_in_two_users_times_100_interleaved_async_calls(store: InferScaleStore) -> None:
+    async def both(user: str, turn: int) -> list[str]:
+        await store.aput(("memories", user), f"k{turn}", {"text": f"canary of {user}: {turn}"})
+        found = await store.asearch(("memories", user), query=f"canary {turn}", limit=100)
+        assert found
+        return foreign(user, found)
+
+    calls = (both(user, turn) for turn in range(50) for user in ("alice", "bob"))
+    assert [text for texts in await asyncio.gather(*calls) for text in texts] == []
+    assert [len(await store.asearch(("memories", user), limit=100)) for user in ("alice", "bob")] == [50, 50]
 
 
 def test_a_prefix_finds_what_lies_below_it(store: InferScaleStore) -> None:

@@ -65,7 +65,3 @@ def test_the_quickstart_is_remembered_and_answered_with_what_was_there(
     written()
     assert capsys.readouterr().out.strip() == "Alice lives in Oslo."
     assert port.facts["alice"] == ["Alice lives in Oslo.", "My dog is called Bruno."]
-
-
-def test_the_quickstart_has_less_than_ten_lines() -> None:
-    assert len([line for line in EXAMPLES[0].splitlines() if line.strip()]) < 10

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from mcp.types import CallToolResult, TextContent
 
 from inferscale_sdk import AsyncInferScaleClient
 from inferscale_server.cli import main
+from inferscale_server.cli.mcp import local_names
 from inferscale_server.cli.memory_tools import memory_server as mcp_server
 from tests.cli.memory_server import memory_server
 from tests.edge.conftest import guarded, running
@@ -146,6 +149,45 @@ async def test_the_tools_are_served_over_http_too(sdk: AsyncInferScaleClient) ->
     assert one["text"] == "Rex is a dog."
 
 
+@pytest.fixture
+def address(url: str) -> Iterator[str]:
+    """`inferscale mcp --transport http` in a process, on a loopback address that the SDK does not know as one."""
+    with socket.create_server(("127.0.0.2", 0)) as free:
+        port = free.getsockname()[1]
+    where = ["--transport", "http", "--host", "127.0.0.2", "--port", str(port)]
+    command = [sys.executable, "-m", "inferscale_server.cli", "mcp", "--user", "alice", "--base-url", url, *where]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as waiting:  # until it listens
+            waiting.get(f"http://127.0.0.2:{port}/")
+        yield f"http://127.0.0.2:{port}/mcp"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def test_the_command_speaks_mcp_over_http_and_only_under_this_machines_names(address: str) -> None:
+    async with Client(address) as client:
+        added = await called(client, "add_memory", text="Rex is a dog.")
+        [hit] = (await called(client, "search_memories", query="dog"))["memories"]
+    assert hit["id"] == added["id"]
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    async with httpx.AsyncClient(headers={"accept": "application/json, text/event-stream"}) as page:
+        rebound = await page.post(address, json=asked, headers={"host": "rebound.example"})
+        foreign = await page.post(address, json=asked, headers={"origin": "http://rebound.example"})
+        own = await page.post(address, json=asked, headers={"origin": address.removesuffix("/mcp")})
+    assert (rebound.status_code, foreign.status_code) == (421, 403)
+    assert own.status_code not in (421, 403), own.text
+
+
+@pytest.mark.parametrize(("host", "name"), [("127.8.8.8", "127.8.8.8"), ("::1", "[::1]"), ("0:0:0:0:0:0:0:1", "[::1]")])
+def test_every_loopback_address_is_guarded_against_rebinding(host: str, name: str) -> None:
+    guard = local_names(host)
+    assert guard.enable_dns_rebinding_protection
+    assert {name, f"{name}:*", "localhost:*"} <= set(guard.allowed_hosts)
+    assert {one.removeprefix("http://") for one in guard.allowed_origins} == set(guard.allowed_hosts)
+
+
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
@@ -162,13 +204,17 @@ def test_the_command_refuses_what_is_unsafe_or_wrong(
     assert told in capsys.readouterr().err
 
 
-def test_the_pages_python_runs_as_written(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pages_python_runs_as_written(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text("utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert "http://127.0.0.1:8000" in code
-    here = (
-        f"    env={{'PYTHONPATH': {':'.join(sys.path)!r}}},\n    args="  # the page's reader has installed the package
-    )
-    exec(compile(code.replace("http://127.0.0.1:8000", url).replace("    args=", here), "mcp.md", "exec"), {})
+    assert "http://127.0.0.1:8000" in code and 'command="inferscale"' in code
+    script = tmp_path / "inferscale"  # the page's reader has installed the package
+    start = f"exec '{sys.executable}' -m inferscale_server.cli \"$@\""
+    script.write_text(f"#!/bin/sh\nPYTHONPATH='{':'.join(sys.path)}' {start}")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    exec(compile(code.replace("http://127.0.0.1:8000", url), "mcp.md", "exec"), {})
     assert capsys.readouterr().out == "My dog is called Bruno.\n"
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == TOOLS

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import mem0_inferscale
 import pytest
+from fastapi import FastAPI
 from mem0 import AsyncMemory, Memory
 from mem0_inferscale import ExtractionFailed, InferScaleMemory, memory_config
 
-from inferscale_sdk import InferScaleClient
+from inferscale_sdk import InferScaleClient, PermissionDeniedError
+from inferscale_server.edge.auth import Access
+from inferscale_server.edge.keys import change_keys, make_key
+from inferscale_server.edge.services import Services
+from tests.cli.memory_server import memory_server
 from tests.openai.chat_app import MODEL, ChatApp
 
 SAID = [{"role": "user", "content": "I have a dog called Rex."}]
@@ -33,6 +40,21 @@ def memory(url: str) -> Iterator[Memory]:
 @pytest.fixture
 def ours(url: str) -> Iterator[InferScaleMemory]:
     with InferScaleMemory(url, model=MODEL) as opened:
+        yield opened
+
+
+@pytest.fixture
+def bound(tmp_path: Path, chats: ChatApp) -> Iterator[InferScaleMemory]:
+    """With a key that may write, for Alice alone."""
+    new = make_key("acme", "write", ("alice",), None, time.time())
+    change_keys(tmp_path / "keys", lambda old: (*old, new.key))
+
+    def locked(services: Services) -> FastAPI:
+        app = chats.over(services)
+        app.state.access = Access(tmp_path / "keys")
+        return app
+
+    with memory_server(tmp_path, locked) as url, InferScaleMemory(url, model=MODEL, api_key=new.secret) as opened:
         yield opened
 
 
@@ -165,6 +187,19 @@ def test_history_is_the_servers(ours: InferScaleMemory, url: str, chats: ChatApp
     ours.delete(added["id"])
     assert [row["event"] for row in ours.history(added["id"])] == ["ADD", "UPDATE", "DELETE"]
     assert ours.history(str(uuid.uuid4())) == []
+
+
+def test_a_key_bound_to_its_user_gets_changes_and_deletes_what_add_returned(
+    bound: InferScaleMemory, chats: ChatApp
+) -> None:
+    chats.model = says("User has a dog called Rex")
+    [added] = bound.add(SAID, user_id="alice")["results"]
+    assert bound.get(added["id"])["memory"] == "User has a dog called Rex"
+    bound.update(added["id"], text="User has a wolf called Rex")
+    bound.delete(added["id"])
+    assert [row["event"] for row in bound.history(added["id"])] == ["ADD", "UPDATE", "DELETE"]
+    with pytest.raises(PermissionDeniedError):
+        bound.get(str(uuid.uuid4()))
 
 
 @pytest.mark.parametrize("answer", ['{"memory": []}', '```json\n{"memory": []}\n```', 'Sure! {"memory": []}'])

@@ -6,6 +6,7 @@ Of a chat, the parts that are ours are real: who asks, what is recalled, how it 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,10 @@ from inferscale_server.edge.identity import identity_of
 from inferscale_server.edge.services import Services
 from inferscale_server.edge.wire import ChatMemory, parse_chat_memory
 from inferscale_server.errors import RequestError
+from inferscale_server.extraction.backlog import Waiting
+from inferscale_server.extraction.build import backlog_of
+from inferscale_server.extraction.turn import turns_in
+from inferscale_server.remember import DraftDefaults, said_in
 from inferscale_server.types import Hit
 from tests.edge.conftest import app_with
 
@@ -49,7 +54,9 @@ class ChatApp:
             self.bodies.append(body)
             try:
                 asked = parse_chat_memory(body, identity_of(request))
-                return self._answer(body, asked, await _recalled(services, body, asked))
+                recalled = await _recalled(services, body, asked)
+                kept = {"remember": await _kept(services, body, asked)} if asked.remember else {}
+                return self._answer(body, asked, recalled, kept)
             except RequestError as error:
                 return error_response(error)
 
@@ -57,10 +64,10 @@ class ChatApp:
         app.add_middleware(Guard)
         return app
 
-    def _answer(self, body: Json, asked: ChatMemory, hits: Sequence[Hit]) -> Response:
+    def _answer(self, body: Json, asked: ChatMemory, hits: Sequence[Hit], kept: Json) -> Response:
         mode = "off" if asked.owner is None else "text"
         facts = [{"id": hit.fact.id, "text": hit.fact.text, "score": hit.score} for hit in hits]
-        told = {"mode": mode, "reason": "no_user" if asked.owner is None else "asked", "facts": facts}
+        told = {"mode": mode, "reason": "no_user" if asked.owner is None else "asked", "facts": facts, **kept}
         text = self.model(body, [hit.fact.text for hit in hits])
         if body.get("stream"):
             return StreamingResponse(_events(body, text, told), media_type="text/event-stream")
@@ -72,6 +79,17 @@ async def _recalled(services: Services, body: Json, asked: ChatMemory) -> Sequen
     if asked.owner is None or asked.mode == "off":
         return ()
     return await services.memory.search(asked.owner, body["messages"][-1]["content"], asked.k or K, asked.min_score)
+
+
+async def _kept(services: Services, body: Json, asked: ChatMemory) -> str:
+    """What the real queue says of the question's turn; by the time of the answer it is remembered."""
+    extraction, owner = services.extraction, asked.owner
+    assert extraction is not None and owner is not None
+    backlog = backlog_of(extraction, lambda result: None)
+    [turn] = turns_in(said_in(body["messages"][-1:], DraftDefaults(time.time())), extraction.sources)
+    queued = backlog.put(Waiting(owner, turn, services.memory.wipes(owner)))
+    await backlog.drain()
+    return queued
 
 
 def _head(kind: str) -> Json:

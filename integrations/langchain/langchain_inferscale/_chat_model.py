@@ -86,8 +86,8 @@ class InferScaleChatModel(ServerFields, BaseChatModel):
         return params
 
     def _get_llm_string(self, stop: list[str] | None = None, **kwargs: Any) -> str:
-        # `generate` comes here without a user in its arguments.
-        return super()._get_llm_string(stop=stop, **{USER: self.user_id, **kwargs})
+        # `generate` comes here without a user in its arguments. One user id of two tenants is two users.
+        return super()._get_llm_string(stop=stop, **{USER: self.user_id, **kwargs, "tenant": self.credentials_digest})
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
@@ -160,7 +160,8 @@ class InferScaleChatModel(ServerFields, BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """A copy that may call tools. `tool_choice`: auto, none, any (or required, True: it must), or a tool's name."""
+        """A copy that may call tools. `tool_choice`: auto, none, required (or True: it must), a tool's name (that one,
+        once), or any: required, but the only tool is called once."""
         return self.bind(**tool_options(tools, tool_choice, strict), **kwargs)
 
     def with_structured_output(

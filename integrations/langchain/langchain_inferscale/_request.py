@@ -41,6 +41,9 @@ def _choice(wanted: str | bool | Mapping[str, Any] | None, names: Sequence[str])
         return dict(wanted)
     if wanted is True:
         return "required"
+    if wanted == "any" and len(names) == 1 and names[0]:
+        # The same choice, in the words by which a server gives exactly one call: `required` may repeat the tool.
+        wanted = names[0]
     if wanted in names:
         return {"type": "function", "function": {"name": wanted}}
     if wanted not in _CHOICES:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Self
@@ -88,3 +90,10 @@ class ServerFields(BaseModel):
     def client(self) -> InferScaleClient:
         """The SDK's client behind this object."""
         return self._clients.sync
+
+    @property
+    def credentials_digest(self) -> str:
+        """SHA-256, in hex, of what the server may know a tenant by: the API key and the headers."""
+        key = None if self.api_key is None else self.api_key.get_secret_value()
+        headers = sorted((name.lower(), value) for name, value in self.default_headers.items())
+        return hashlib.sha256(json.dumps([key, headers]).encode()).hexdigest()

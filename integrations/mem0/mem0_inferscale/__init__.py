@@ -3,7 +3,8 @@
     import mem0_inferscale
     from mem0 import Memory
 
-    memory = Memory.from_config(mem0_inferscale.memory_config("http://127.0.0.1:8000"))
+    config = mem0_inferscale.memory_config("http://127.0.0.1:8000", model="smollm2-135m-instruct")
+    memory = Memory.from_config(config)
 
 mem0 reads its environment when it is first imported: set MEM0_TELEMETRY=false (nothing is sent, nothing is fetched) and
 MEM0_DIR (where it writes) before.

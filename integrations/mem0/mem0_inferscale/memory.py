@@ -17,7 +17,7 @@ from mem0.configs.base import MemoryConfig
 from inferscale_sdk import AddOutcome, FactEvent, InferScaleClient
 from mem0_inferscale.config import memory_config
 from mem0_inferscale.extractor import ExtractedFact, Llm, Mem0Extractor, conversation
-from mem0_inferscale.payload import IDS, expiry_of, metadata_of, vector_id_of
+from mem0_inferscale.payload import IDS, expiry_of, metadata_of
 from mem0_inferscale.scope import scope_of
 from mem0_inferscale.store import InferScaleVectorStore
 
@@ -96,17 +96,15 @@ class InferScaleMemory(Memory):
             for fact in facts
         ]
         outcomes = self._client.memories.add(scope.owner, facts=drafts)
-        return [_reported(outcome) for outcome in outcomes]
+        return [self._reported(outcome, scope.owner) for outcome in outcomes]
 
-
-def _reported(outcome: AddOutcome) -> dict[str, object]:
-    memory_id = None if outcome.id is None else vector_id_of(outcome.id)
-    said: dict[str, object] = {
-        "id": memory_id,
-        "memory": outcome.text,
-        "event": EVENTS.get(outcome.status, outcome.status.upper()),
-    }
-    return said if outcome.reason is None else {**said, "reason": outcome.reason}
+    def _reported(self, outcome: AddOutcome, owner: str) -> dict[str, object]:
+        said: dict[str, object] = {
+            "id": None if outcome.id is None else self.vector_store.named(outcome.id, owner),
+            "memory": outcome.text,
+            "event": EVENTS.get(outcome.status, outcome.status.upper()),
+        }
+        return said if outcome.reason is None else {**said, "reason": outcome.reason}
 
 
 def _shown(memory_id: str, event: FactEvent, old: str | None) -> dict[str, object]:

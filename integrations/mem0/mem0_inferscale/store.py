@@ -164,6 +164,12 @@ class InferScaleVectorStore(VectorStoreBase):
         place = self._places.of(vector_id)
         return None if place is None or scope_of_owner(self.collection_name, place.owner) is None else place
 
+    def named(self, fact_id: str, owner: str) -> str:
+        """mem0's id of a fact of the server; from now on it leads there without asking whose it is."""
+        name = vector_id_of(fact_id)
+        self._places.note(name, owner)
+        return name
+
     def list_cols(self) -> Names:
         """The collections that hold something, and this one."""
         return sorted({collection_of(user.user_id) for user in self._client.users.list()} | {self.collection_name})
@@ -252,10 +258,8 @@ class InferScaleVectorStore(VectorStoreBase):
             return None
 
     def _memory(self, fact: Fact, scope: Scope) -> Memory:
-        name = vector_id_of(fact.id)
-        self._places.note(name, scope.owner)
         score = max(0.0, min(1.0, fact.score)) if isinstance(fact, Hit) else None
-        return Memory(name, payload_of(fact, scope), score)
+        return Memory(self.named(fact.id, scope.owner), payload_of(fact, scope), score)
 
     def _ours(self) -> dict[str, object]:
         return {COLLECTION_KEY: self.collection_name}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption
 from inferscale_server.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mcp.server.transport_security import TransportSecuritySettings
 
 TransportOption = Annotated[
     Literal["stdio", "http"], typer.Option("--transport", help="How the other program reaches it.")
@@ -53,7 +56,18 @@ async def _serve(user: str, transport: str, host: str, port: int, url: str | Non
         if transport == "stdio":
             await server.run_stdio_async()
         else:
-            await server.run_streamable_http_async(host=host, port=port)
+            await server.run_streamable_http_async(host=host, port=port, transport_security=local_names(host))
+
+
+def local_names(host: str) -> TransportSecuritySettings:
+    """Take only requests under this machine's own names. A web page whose name was pointed at a loopback address (DNS
+    rebinding) calls from here too. The SDK does this by itself for three hosts, and 127.0.0.2 is none of them."""
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    listening = f"[{ip_address(host)}]" if ":" in host else host
+    names = sorted({listening, "127.0.0.1", "localhost", "[::1]"})
+    hosts = [*names, *(f"{name}:*" for name in names)]  # without a port it is 80
+    return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[f"http://{name}" for name in hosts])
 
 
 def _is_loopback(host: str) -> bool:

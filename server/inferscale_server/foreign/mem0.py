@@ -57,6 +57,9 @@ def _record(one: Numbered) -> Record | Fault | LeftOut:
     last_day = word_in(value, "expiration_date")
     if last_day is not None and last_day < datetime.now(UTC).date().isoformat():
         return LeftOut(one.number, "expired in mem0")
+    user = word_in(value, "user_id")
+    if user is None and (value.get("agent_id") or value.get("run_id")):
+        return LeftOut(one.number, "of an agent or a run alone")
     nested = value.get("metadata")
     rest = {key: kept for key, kept in value.items() if key not in OWN}
     fields = fact_fields(
@@ -70,7 +73,7 @@ def _record(one: Numbered) -> Record | Fault | LeftOut:
         expires_at=None if last_day is None else f"{last_day}T23:59:59Z",
         metadata={**rest, **(nested if isinstance(nested, Mapping) else {})},
     )
-    return Record(one.number, word_in(value, "user_id"), fields)
+    return Record(one.number, user, fields)
 
 
 def _points(folder: Path) -> Iterator[Numbered]:

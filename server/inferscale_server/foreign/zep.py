@@ -1,12 +1,14 @@
 """Zep: the edges of a user's graph, as `client.graph.edge` lists them and Graphiti stores them.
 
-Knows: EntityEdge (fact, valid_at, invalid_at, expired_at), and the facts of older versions. Refuses to know: nodes and
-episodes: a fact says in words what they say in links. What Zep holds no longer true is left out.
+Knows: EntityEdge (fact, valid_at, invalid_at, expired_at, group_id), and the facts of older versions. Refuses to know:
+nodes and episodes: a fact says in words what they say in links. What Zep holds no longer true is left out, what will
+stop being true expires then. A graph that Graphiti stores is parted by `group_id`, which is whose an edge is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from inferscale_server.foreign.json_file import Numbered, listed, load_value, numbered
@@ -28,8 +30,11 @@ def _record(edge: Numbered) -> Record | Fault | LeftOut:
     text = text_in(value, "fact")
     if text is None:
         return Fault(edge.number, 'no text under "fact"')
-    ended = next((key for key in ENDED if value.get(key)), None)
-    if ended is not None:
+    try:
+        ends = min((_moment(str(value[key])) for key in ENDED if value.get(key)), default=None)
+    except ValueError as error:
+        return Fault(edge.number, f"{' or '.join(ENDED)}: {error}")
+    if ends is not None and ends <= datetime.now(UTC):
         return LeftOut(edge.number, "no longer true in Zep")
     attributes = value.get("attributes")
     fields = fact_fields(
@@ -37,6 +42,13 @@ def _record(edge: Numbered) -> Record | Fault | LeftOut:
         id=our_id(value.get("uuid")),
         timestamp=word_in(value, "valid_at"),
         created_at=word_in(value, "created_at"),
+        expires_at=None if ends is None else ends.isoformat(),
         metadata={**(attributes if isinstance(attributes, Mapping) else {}), "relation": value.get("name")},
     )
-    return Record(edge.number, word_in(value, "user_id"), fields)
+    return Record(edge.number, word_in(value, "user_id") or word_in(value, "group_id"), fields)
+
+
+def _moment(written: str) -> datetime:
+    """In UTC where no zone is written. Raises ValueError unless it is ISO 8601."""
+    moment = datetime.fromisoformat(written)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
