@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from inferscale_sdk import _memory_calls, _transfer
 from inferscale_sdk._export import AsyncFactExport, FactExport
@@ -178,11 +178,18 @@ class Memories:
             tally.add(batch, self._transport.call(batch.call))
         return tally.result()
 
-    def wait_encoded(self, user: str, timeout: float = 120.0) -> Footprint:
-        """Wait until no fact of the user is without KV, or `timeout` seconds: then APITimeoutError."""
+    def wait_encoded(
+        self, user: str, timeout: float = 120.0, on_progress: Callable[[Footprint], None] | None = None
+    ) -> Footprint:
+        """Wait until no fact of the user is without KV, or `timeout` seconds: then APITimeoutError.
+
+        `on_progress` is called after each look; `queued` of what it gets is how many facts still wait.
+        """
         wait = EncodeWait(time.monotonic(), timeout)
         while True:
             seen = self._transport.call(_memory_calls.footprint(user))
+            if on_progress is not None:
+                on_progress(seen)
             pause_s = wait.pause_s(seen, time.monotonic())
             if pause_s is None:
                 return seen
@@ -341,11 +348,21 @@ class AsyncMemories:
             tally.add(batch, await self._transport.call(batch.call))
         return tally.result()
 
-    async def wait_encoded(self, user: str, timeout: float = 120.0) -> Footprint:  # noqa: ASYNC109
-        """Wait until no fact of the user is without KV, or `timeout` seconds: then APITimeoutError."""
+    async def wait_encoded(
+        self,
+        user: str,
+        timeout: float = 120.0,  # noqa: ASYNC109
+        on_progress: Callable[[Footprint], None] | None = None,
+    ) -> Footprint:
+        """Wait until no fact of the user is without KV, or `timeout` seconds: then APITimeoutError.
+
+        `on_progress` is called after each look; `queued` of what it gets is how many facts still wait.
+        """
         wait = EncodeWait(time.monotonic(), timeout)
         while True:
             seen = await self._transport.call(_memory_calls.footprint(user))
+            if on_progress is not None:
+                on_progress(seen)
             pause_s = wait.pause_s(seen, time.monotonic())
             if pause_s is None:
                 return seen

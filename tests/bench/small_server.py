@@ -18,6 +18,7 @@ from tests.bench import ten_questions
 
 TOKENS_A_FACT = 10
 FRAME_TOKENS = 40
+SECONDS_A_TOKEN = 4e-6
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -41,6 +42,10 @@ class SmallServer:
     sessions: set[tuple[str, str]] = field(default_factory=set)
     keeps_sessions: bool = True
     talks: list[list[dict[str, Any]]] = field(default_factory=list)
+    injected: int = 0
+    tells_workers: bool = True
+    warm: str = ""  # the one user whose KV is on the device; others' is on the disk
+    has_disk: bool = True
 
     def status(self) -> dict[str, Any]:
         """One more chunk is encoded each time that it is asked for."""
@@ -51,6 +56,11 @@ class SmallServer:
             "model": "tiny",
             "fingerprint": "f",
             "embedder": "letters",
+            "workers": [{"injection": {"tokens": self.injected, "seconds": SECONDS_A_TOKEN * self.injected}}]
+            if self.tells_workers
+            else None,
+            "slab": {"bytes_per_row": 100, "cold_bytes_per_row": 50},
+            "disk": {"waiting": 0} if self.has_disk else {},
             "kv": {"enabled": not self.refusals, "refusals": self.refusals, "backend": "NONE"},
             "encoding": {"queued": self.pending, "running": 0, "results": results, "tokens": {"own": 40 * self.stored}},
         }
@@ -83,6 +93,10 @@ class SmallServer:
         served = "text" if mode == "kv" and not encoded else mode
         memory = 0 if served == "off" else tokens
         injected = memory if served == "kv" else 0
+        tier = "device" if user == self.warm else "disk"
+        if served == "kv":
+            self.warm = user
+        self.injected += injected
         return {
             "mode": served,
             "reason": "encoded" if encoded else "nothing_encoded",
@@ -91,9 +105,16 @@ class SmallServer:
             "prefilled_tokens": FRAME_TOKENS + memory - injected - cached,
             "memory_tokens": memory,
             "frame_tokens": FRAME_TOKENS,
-            "kv_source": {"device": injected, "host": 0, "disk": 0, "text": memory - injected},
+            "kv_source": {"device": 0, "host": 0, "disk": 0, tier: injected, "text": memory - injected},
             "timings_ms": {"embed": 0.01, "search": 0.01, "plan": 0.01, "stage": 0.0, "ttft": 0.01},
         }
+
+    def footprint(self, user: str) -> dict[str, Any]:
+        """All facts are everybody's."""
+        tokens = TOKENS_A_FACT * len(self.facts)
+        on_device = 100 * tokens if user == self.warm else 0
+        held = {"device": on_device, "host": 0, "disk": 50 * tokens, "facts": 7, "index": 8}
+        return {"facts": len(self.facts), "tokens": tokens, "bytes": held}
 
     @staticmethod
     def vectors(texts: str | list[str]) -> dict[str, Any]:
@@ -116,7 +137,7 @@ def small_server(**faults: Any) -> Iterator[SmallServer]:
     class Handler(_Handler):
         server_state = state
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     state.url = f"http://127.0.0.1:{server.server_port}"
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -128,6 +149,10 @@ def small_server(**faults: Any) -> Iterator[SmallServer]:
         server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 256  # an open loop does not wait for a busy machine to accept
+
+
 class _Handler(BaseHTTPRequestHandler):
     server_state: SmallServer
 
@@ -136,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/inferscale/status":
             self._json(state.status())
         elif self.path.endswith("/footprint"):
-            self._json({"facts": len(state.facts), "tokens": TOKENS_A_FACT * len(state.facts), "bytes": {}})
+            self._json(state.footprint(self.path.split("/")[-2]))
         else:
             self.send_error(404)
 

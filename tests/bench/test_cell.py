@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from inferscale_server.bench.cell import cells, complaints, percentile, ratios
 from inferscale_server.bench.sample import Sample, cold
+from inferscale_server.bench.tables import ratio_table
 
 TTFT_MS = {"off": 50.0, "kv": 80.0, "text": 400.0}
 
@@ -42,7 +46,7 @@ ALL = [sample(k, mode, facts=(str(k),)) for k in (5, 50) for mode in ("kv", "tex
 
 def test_a_cell_holds_median_and_ninetieth_percentile() -> None:
     (cell,) = cells([sample(ttft_ms=float(ms)) for ms in (30, 10, 20, 1000)])
-    assert (cell.samples, cell.ttft_ms, cell.ttft_p90_ms) == (4, 25.0, 1000.0)
+    assert (cell.samples, cell.ttft_ms, cell.ttft_p90_ms, cell.ttft_p99_ms) == (4, 25.0, 1000.0, 1000.0)
     assert cell.stages_ms == {"embed": 10.0, "search": 0.0, "plan": 2.0, "stage": 0.0, "ttft": 30.0}
     assert cell.memory_tokens == 500
 
@@ -65,12 +69,24 @@ def test_a_percentile_is_a_value_that_was_measured(share: float, value: float) -
 
 
 def test_ratios_compare_the_largest_number_of_facts() -> None:
-    assert [(ratio.value, ratio.met) for ratio in ratios(cells(ALL))] == [(5.0, True), (1.0, True), (1.6, True)]
+    assert [(ratio.value, ratio.met) for ratio in ratios(cells(ALL))] == [(5.0, False), (1.0, True), (1.6, False)]
 
 
-def test_a_ratio_beyond_its_bound_is_not_met() -> None:
+def test_a_ratio_may_keep_what_is_required_and_miss_its_goal() -> None:
+    over_text, _, over_floor = ratios(cells(ALL))
+    assert over_text.required == 4.0 and over_text.keeps(4.0) and not over_text.keeps(over_text.bound)
+    assert over_floor.required == 1.6 and over_floor.keeps(1.6) and not over_floor.keeps(over_floor.bound)
+    console = Console(width=200, record=True, file=StringIO())
+    console.print(ratio_table([over_text]))
+    (row,) = [line for line in console.export_text().splitlines() if "text / kv" in line]
+    assert [cell.strip() for cell in row.split("│")[2:-1]] == ["5.00", "at least 4", "yes", "at least 6", "no"]
+
+
+def test_a_ratio_beyond_its_bounds_keeps_neither() -> None:
     slower = [sample(50, "kv", ttft_ms=121.0), *(one for one in ALL if (one.k, one.mode) != (50, "kv"))]
-    assert [ratio.met for ratio in ratios(cells(slower))] == [False, False, False]
+    found = ratios(cells(slower))
+    assert [ratio.met for ratio in found] == [False, False, False]
+    assert [ratio.required is not None and ratio.keeps(ratio.required) for ratio in found] == [False, False, False]
 
 
 def test_a_ratio_without_its_cells_is_left_out() -> None:

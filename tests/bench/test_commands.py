@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from inferscale_server.bench import encoding
+from inferscale_server.bench import encoding, injection_clock
 from inferscale_server.bench.probe import FACT_COUNTS, MODES
 from inferscale_server.cli import main
 from inferscale_server.limits import MAX_FACT_CHARS
 from tests.bench.invented import long_session, write
-from tests.bench.small_server import SmallServer, small_server
+from tests.bench.small_server import SECONDS_A_TOKEN, SmallServer, small_server
 
 Run = Callable[..., int]
 LOAVES = 45
@@ -25,6 +25,7 @@ FACTS = 5 + LOAVES
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Run one benchmark on the invented conversation; returns its exit code."""
     monkeypatch.setattr(encoding, "POLL_S", 0.0)
+    monkeypatch.setattr(injection_clock, "CAUGHT_UP_S", 0.0)
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "conversations").mkdir()
     data = str(write(tmp_path / "conversations", changed=long_session(LOAVES)))
@@ -52,8 +53,25 @@ def test_ttft_times_every_cell_and_leaves_figures_and_plot(
     assert read["complaints"] == [] and len(read["ratios"]) == 3
     assert read["machine"]["model"] == "tiny" and read["encoding"]["facts"] == FACTS
     assert "<svg" in plot.read_text()
+    told = {one["name"]: one["ms"] for one in read["overheads"]}
+    assert told == {
+        "embed + search + plan + stage at k = 50": pytest.approx(0.03),
+        "search + plan + stage at k = 50": pytest.approx(0.02),
+        "injection of 1900 tokens": pytest.approx(1.9e6 * SECONDS_A_TOKEN),
+    }
     out = capsys.readouterr().out
-    assert all(title in out for title in ("Encoding", "Time to first token", "Ratios", "Where the time goes"))
+    assert all(
+        title in out for title in ("Encoding", "Time to first token", "Ratios", "Where the time goes", "Overhead")
+    )
+
+
+def test_every_file_of_figures_says_which_machine_and_which_command(run: Run, tmp_path: Path) -> None:
+    with small_server() as server:
+        assert run(server, "encode", "--limit", "5", "--json", str(tmp_path / "f.json")) == 0
+    machine = json.loads((tmp_path / "f.json").read_text())["machine"]
+    assert machine["cpu"] and machine["cpu_cores"] >= 1 and machine["ram_gib"] > 0
+    assert {"python", "inferscale-sdk"} <= machine["versions"].keys()
+    assert datetime.fromisoformat(machine["date"]).tzinfo is not None and machine["command"]
 
 
 def test_ttft_loads_no_more_facts_than_it_was_told(run: Run) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from inferscale_server.bench.footprint import DTYPE_BYTES, GIB, MODELS, Load, ModelShape, all_sizes, markdown, sizes_of
 from inferscale_server.cli import main
+from tests.bench.small_server import small_server
 
 ROOT = Path(__file__).parents[2]
 TINY = ModelShape("tiny", 2, 3, 4, 1e6)
@@ -47,11 +48,44 @@ def test_a_model_that_does_not_fit_holds_nobody() -> None:
     assert sizes_of(large, "bfloat16").users == (0, 0)
 
 
-def test_the_command_prints_and_writes_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def run(*argv: str) -> int:
+    """`inferscale bench footprint`; returns its exit code."""
     with pytest.raises(SystemExit) as ended:
-        main(["bench", "footprint", "--facts", "10", "--json", str(tmp_path / "f.json")])
-    assert ended.value.code == 0
-    rows = json.loads((tmp_path / "f.json").read_text())
-    assert len(rows) == len(MODELS) * len(DTYPE_BYTES)
+        main(["bench", "footprint", *argv])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_the_command_prints_writes_and_draws_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("--json", str(tmp_path / "f.json"), "--plot", str(tmp_path / "f.svg"))
+    assert run("--facts", "10", *files) == 0
+    read = json.loads((tmp_path / "f.json").read_text())
+    rows = read["rows"]
+    assert len(rows) == len(MODELS) * len(DTYPE_BYTES) and read["user"] == [] and read["machine"]["cpu_cores"] >= 1
     assert rows[0]["user_bytes"] == 10 * rows[0]["fact_bytes"]
-    assert all(model.name in capsys.readouterr().out for model in MODELS[:1])
+    out = capsys.readouterr().out
+    assert all(model.name in out for model in MODELS) and "<svg" in (tmp_path / "f.svg").read_text()
+    assert run("--limit", "10") == 0 and capsys.readouterr().out == out
+
+
+def test_a_real_users_bytes_stand_beside_what_the_tokens_compute_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_server() as server:
+        server.add([{"text": "Bruno is old."}, {"text": "Bruno is a dog."}])
+        argv = ("--base-url", server.url, "--user", "alice", "--json", str(tmp_path / "f.json"))
+        assert run(*argv) == 0
+    told = json.loads((tmp_path / "f.json").read_text())["user"]
+    assert {one["tier"]: (one["measured"], one["computed"]) for one in told} == {
+        "device": (0, 2000),
+        "host": (0, 1000),
+        "disk": (1000, 1000),
+        "facts": (7, None),
+        "index": (8, None),
+    }
+    assert "2,000" in capsys.readouterr().out
+
+
+def test_a_server_without_a_user_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--base-url", "http://127.0.0.1:9") == 2
+    assert "--user" in capsys.readouterr().err

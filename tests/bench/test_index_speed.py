@@ -42,7 +42,7 @@ def test_the_command_writes_table_figures_and_plot(tmp_path: Path) -> None:
     done = CliRunner().invoke(
         app, ["index", "--limit", "1000", "--json", str(tmp_path / "f.json"), "--plot", str(tmp_path / "p.png")]
     )
-    rows = json.loads((tmp_path / "f.json").read_text("utf-8"))
+    rows = json.loads((tmp_path / "f.json").read_text("utf-8"))["rows"]
     assert done.exit_code == 0 and "recall" in done.stdout
     assert [(row["vectors"], row["backend"]) for row in rows] == [
         (size, backend) for size in (100, 1_000) for backend in ("exact", "faiss")

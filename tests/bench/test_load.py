@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import count, islice
+from itertools import count, groupby, islice
 from pathlib import Path
 
 import pytest
 
-from inferscale_server.bench import encoding
-from inferscale_server.bench.comparator import Reply
+from inferscale_sdk import InferScaleClient
+from inferscale_server.bench import encoding, load
+from inferscale_server.bench.comparator import Reply, ServerMemory
 from inferscale_server.bench.conversation import DatedFact
-from inferscale_server.bench.load import numbered
+from inferscale_server.bench.load import ROUNDS, WARM_UP_CHATS, Chats, Load, in_turns, numbered
 from inferscale_server.bench.load_arrivals import Arrival, arrivals
-from inferscale_server.bench.load_cell import LoadCell, encoding_ratios, load_cell, load_complaints, mode_ratios
+from inferscale_server.bench.load_cell import (
+    LoadCell,
+    empty_loads,
+    encoding_ratios,
+    load_cell,
+    load_cells,
+    load_complaints,
+    mode_ratios,
+)
 from inferscale_server.bench.load_loop import Timed, Traffic, open_loop
 from inferscale_server.cli import main
 from tests.bench.invented import long_session, write
-from tests.bench.small_server import small_server
+from tests.bench.small_server import SmallServer, small_server
 
 REPLY = Reply("auto", "kv", "encoded", 300.0, 100.0, 20, 500, 0, 500)
 
@@ -100,19 +109,75 @@ def test_facts_are_told_apart_by_a_number_when_there_are_too_few() -> None:
     assert len(list(islice(numbered(facts, 10**9), 3))) == 3
 
 
-def test_load_compares_the_modes_and_idle_with_encoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_load_without_a_chat_is_told() -> None:
+    timed = [Timed(1.0, 2.0, REPLY)]
+    assert empty_loads({"auto": timed, "kv": [], "encoding": []}) == [
+        "no chat came under the load 'kv': raise --seconds or --rate",
+        "no chat came under the load 'encoding': raise --encoded-facts or --rate",
+    ]
+    assert [one.load for one in load_cells({"auto": timed, "kv": []})] == ["auto"]
+
+
+def test_modes_take_turns_and_each_has_the_whole_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "POLL_S", 0.0)
+    with small_server() as server, InferScaleClient(base_url=server.url) as client:
+        chats = Chats(client, "u", Load(100.0, 0.3, 0.0, 5, 2, 0), (f"Q{at}?" for at in count()), [])
+        answered = in_turns(chats, [ServerMemory("u", mode) for mode in ("kv", "text")], lambda words: None)
+    counts = {mode: len(timed) for mode, timed in answered.items()}
+    assert counts["kv"] == counts["text"] > 0
+    counted = [chat["mode"] for chat in server.chats][2 * WARM_UP_CHATS :]
+    assert [mode for mode, _ in groupby(counted)] == ["kv", "text"] * ROUNDS
+
+
+def bench(server: SmallServer, data: Path, *argv: str) -> int:
+    """`inferscale bench load`; returns its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "load", "--data", str(data), "--base-url", server.url, "--facts", "5", *argv])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(encoding, "POLL_S", 0.0)
     monkeypatch.setenv("COLUMNS", "200")
-    data, figures, plot = write(tmp_path, changed=long_session(45)), tmp_path / "figures", tmp_path / "plot.svg"
-    with small_server() as server, pytest.raises(SystemExit) as ended:
-        fast = ("--rate", "200", "--seconds", "0.2", "--adds", "0.3", "--encoded-facts", "60", "--facts", "5")
-        files = ("--json", str(figures), "--plot", str(plot))
-        main(["bench", "load", "--data", str(data), "--base-url", server.url, *fast, *files])
-    assert ended.value.code == 0
+    return write(tmp_path, changed=long_session(45))
+
+
+def test_load_compares_the_modes_and_idle_with_encoding(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(load, "IDLE_CHATS_AT_LEAST", 30)
+    figures, plot = tmp_path / "figures", tmp_path / "plot.svg"
+    with small_server() as server:
+        fast = ("--rate", "100", "--seconds", "0.6", "--adds", "0.3", "--encoded-facts", "60")
+        assert bench(server, data, *fast, "--json", str(figures), "--plot", str(plot)) == 0
     read = json.loads(figures.read_text())
-    assert [one["load"] for one in read["cells"]] == ["auto", "kv", "text", "idle", "encoding"]
+    chats = {one["load"]: one["chats"] for one in read["cells"]}
+    assert list(chats) == ["auto", "kv", "text", "off", "idle", "encoding"]
+    assert chats["idle"] == max(chats["encoding"], 30) and chats["kv"] == chats["text"] == chats["off"]
     assert len(read["ratios"]) == 3 and read["encoding"]["results"]["stored"] >= 60
-    assert {chat["mode"] for chat in server.chats} == {"auto", "kv", "text"}
+    assert {chat["mode"] for chat in server.chats} == {"auto", "kv", "text", "off"}
     assert "<svg" in plot.read_text() and "Chats in an open loop" in capsys.readouterr().out
+
+
+def test_a_load_that_is_too_short_for_a_chat_is_a_complaint(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_server() as server:
+        assert bench(server, data, "--rate", "0.01", "--seconds", "0.1", "--encoded-facts", "0") == 1
+    assert "no chat came under the load 'auto'" in capsys.readouterr().err
+
+
+def test_mem0_has_the_same_load(data: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "figures"
+    with small_server() as server:
+        fast = ("--rate", "100", "--seconds", "0.3", "--adds", "0", "--encoded-facts", "0", "--limit", "5")
+        assert bench(server, data, *fast, "--mem0", "--json", str(figures)) == 0
+    chats = {one["load"]: one["chats"] for one in json.loads(figures.read_text())["cells"]}
+    assert chats["mem0"] == chats["off"] > 0
+    assert len(server.systems) == chats["mem0"] + WARM_UP_CHATS
+
+
+def test_more_facts_than_there_are_start_no_load(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_server() as server:
+        assert bench(server, data, "--limit", "4") == 2
+    assert "value 5 is never reached: only 4 facts are loaded" in capsys.readouterr().err and server.facts == []

@@ -59,10 +59,12 @@ def test_every_kind_of_memory_has_the_same_conversations_and_leaves_figures_and_
     memory = FACTS * TOKENS_A_FACT
     assert computed["text"] == TURNS * (FRAME_TOKENS + memory)
     assert computed["text, session"] == TURNS * FRAME_TOKENS + memory
-    assert computed["kv"] == computed["kv, session"] == TURNS * FRAME_TOKENS
+    assert computed["off"] == computed["kv"] == computed["kv, session"] == TURNS * FRAME_TOKENS
     assert read["ratios"][1]["value"] == pytest.approx(FRAME_TOKENS / (FRAME_TOKENS + memory))
-    asked = [[chat["question"] for chat in server.chats if chat["mode"] == mode] for mode in ("text", "kv")]
-    assert sorted(asked[0]) == sorted(asked[1]) and len(set(asked[0])) == 2 * TURNS + WARM_UP_TURNS
+    asked = {
+        mode: {chat["question"] for chat in server.chats if chat["mode"] == mode} for mode in ("off", "text", "kv")
+    }
+    assert asked["off"] == asked["text"] == asked["kv"] and len(asked["off"]) == 2 * TURNS + WARM_UP_TURNS
     assert "<svg" in plot.read_text() and "over the turns of a conversation, medians of 2" in capsys.readouterr().out
 
 
@@ -101,6 +103,7 @@ def test_totals_are_medians_of_whole_conversations() -> None:
     ]
     (total,) = session_totals(turns, [TEXT])
     assert (total.conversations, total.first_token_ms, total.prefilled_tokens) == (3, 101.0, 23)
+    assert total.turn_p99_ms == 100.0
     assert [cell.first_token_ms for cell in session_cells(turns, [TEXT])] == [10.0, 60.0]
 
 
@@ -114,3 +117,15 @@ def test_a_session_is_judged_by_text_with_the_prefix_cache() -> None:
 def test_only_what_should_be_in_a_session_must_be() -> None:
     assert session_complaints([TURN, KEPT]) == []
     assert session_complaints([replace(KEPT, session="")]) == [f"turn 1 of {KV_SESSION} was in no session"]
+
+
+def test_the_floor_is_another_user_without_facts(tmp_path: Path) -> None:
+    with small_server() as server:
+        assert bench(server, tmp_path) == 0
+    assert len(server.facts) == (len(KINDS) - 1) * 10
+
+
+def test_turns_that_would_find_fewer_facts_are_not_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_server() as server:
+        assert bench(server, tmp_path, "--limit", "4") == 2
+    assert "value 5 is never reached: only 4 facts are loaded" in capsys.readouterr().err and server.chats == []

@@ -80,6 +80,7 @@ def test_the_promise_is_judged_at_most_facts_and_sixteen_at_once() -> None:
         Ratio("kv / mem0, k = 50, 16 at once, 8 tokens", 5.0, 6.0, True),
         Ratio("kv / text, k = 50, 16 at once, 32 tokens", 4.5, 4.5, True),
     ]
+    assert throughput_ratios([cell("kv", 8.0), cell("off", 7.0)]) == []
     assert throughput_ratios([cell("kv", 8.0, Setting(50, 4, 8)), cell("text", 9.0, Setting(50, 4, 8))]) == []
 
 
@@ -103,7 +104,7 @@ def test_a_grid_goes_through_everything() -> None:
     ]  # fmt: skip
 
 
-def test_every_setting_is_asked_of_both_modes_and_counted_without_the_warm_up(
+def test_every_setting_is_asked_of_all_modes_and_counted_without_the_warm_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     figures, plot = tmp_path / "figures", tmp_path / "plot.svg"
@@ -112,8 +113,8 @@ def test_every_setting_is_asked_of_both_modes_and_counted_without_the_warm_up(
         assert bench(server, tmp_path, *options) == 0
     read = json.loads(figures.read_text())
     told = [(one["system"], one["k"], one["concurrency"], one["answers"]) for one in read["cells"]]
-    assert told == [("kv", 5, 3, 6), ("text", 5, 3, 6), ("kv", 50, 3, 6), ("text", 50, 3, 6)]
-    assert len(server.chats) == 4 * (6 + 2) and len({chat["question"] for chat in server.chats}) == len(server.chats)
+    assert told == [(mode, k, 3, 6) for k in (5, 50) for mode in ("off", "text", "kv")]
+    assert len(server.chats) == 6 * (6 + 2) and len({chat["question"] for chat in server.chats}) == len(server.chats)
     assert "<svg" in plot.read_text() and "Throughput, closed loop" in capsys.readouterr().out
 
 
@@ -123,3 +124,19 @@ def test_memory_that_is_not_injected_fails_the_throughput_benchmark(
     with small_server(never_injects=True) as server:
         assert bench(server, tmp_path, "--facts", "5", "--tokens", "8") == 1
     assert "6 of 6 answers of kv with k = 5, 3 at once were not served as asked for" in capsys.readouterr().err
+
+
+def test_more_facts_than_there_are_is_one_line_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_server() as server:
+        assert bench(server, tmp_path, "--limit", "20", "--facts", "5", "--facts", "50") == 2
+    assert server.facts == server.chats == []
+    told = "option 'facts': value 50 is never reached: only 20 facts are loaded"
+    assert capsys.readouterr().err == f"inferscale: {told}\n"
+
+
+def test_without_a_choice_as_many_facts_are_recalled_as_there_are(tmp_path: Path) -> None:
+    with small_server() as server:
+        assert bench(server, tmp_path, "--limit", "12", "--tokens", "8") == 0
+    assert {chat["k"] for chat in server.chats} == {5, 10}

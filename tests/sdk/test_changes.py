@@ -193,6 +193,14 @@ def test_waiting_ends_when_nothing_of_the_user_is_queued() -> None:
     assert server.naps_s == [0.1, 0.2]
 
 
+async def test_whoever_waits_is_told_how_many_facts_still_wait() -> None:
+    server, told = script(footprint(2), footprint(1), footprint(0)), list[int]()
+    server.client().memories.wait_encoded("alice", on_progress=lambda seen: told.append(seen.queued))
+    server = script(footprint(1), footprint(0))
+    await server.async_client().memories.wait_encoded("alice", on_progress=lambda seen: told.append(seen.queued))
+    assert told == [2, 1, 0, 1, 0]
+
+
 async def test_waiting_gives_up_when_the_time_is_up() -> None:
     server = script(footprint(2))
     with pytest.raises(APITimeoutError, match="2 facts"):

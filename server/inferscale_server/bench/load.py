@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from inferscale_server.bench.cell import Ratio
-from inferscale_server.bench.comparator import Reply, ServerMemory, streamed_reply
+from inferscale_server.bench.comparator import Comparator, Reply, ServerMemory, streamed_reply
 from inferscale_server.bench.conversation import Conversation, DatedFact
 from inferscale_server.bench.encoding import Encoding, fact_input, take_in, wait_encoded
 from inferscale_server.bench.load_arrivals import arrivals
-from inferscale_server.bench.load_cell import LoadCell, encoding_ratios, load_cell, load_complaints, mode_ratios
-from inferscale_server.bench.load_loop import Traffic, open_loop
+from inferscale_server.bench.load_cell import (
+    LoadCell,
+    empty_loads,
+    encoding_ratios,
+    load_cell,
+    load_cells,
+    load_complaints,
+    mode_ratios,
+)
+from inferscale_server.bench.load_loop import Timed, Traffic, open_loop
 from inferscale_server.bench.throughput import endless
 from inferscale_server.bench.ttft import new_user
 from inferscale_server.demo.server import Report
@@ -23,14 +32,18 @@ from inferscale_server.demo.server import Report
 if TYPE_CHECKING:
     from inferscale_sdk import InferScaleClient
 
-MODES = ("auto", "kv", "text")
+MODES = ("auto", "kv", "text", "off")
+ROUNDS = 3
+"""Each mode's seconds are cut into so many parts, and the modes take turns: a drift of the machine hits all alike."""
 WARM_UP_CHATS = 4
 ENCODING_S_AT_MOST = 3600.0
+IDLE_CHATS_AT_LEAST = 100
+"""A 99th percentile of fewer is their largest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests a second for so many seconds; `adds_share` of them store a fact, the others ask for k facts."""
+    """Requests a second for so many seconds a mode; `adds_share` of them store a fact, the others ask for k facts."""
 
     rate_per_s: float
     seconds: float
@@ -63,7 +76,11 @@ class Chats:
 
     def traffic(self, mode: str) -> Traffic:
         """Chats in this mode; what is added belongs to somebody new."""
-        memory, writer, to_add = ServerMemory(self.user, mode), new_user(), iter(numbered(self.facts, 1_000_000))
+        return self.traffic_of(ServerMemory(self.user, mode))
+
+    def traffic_of(self, memory: Comparator) -> Traffic:
+        """The same with any memory; what is added goes to the server."""
+        writer, to_add = new_user(), iter(numbered(self.facts, 1_000_000))
         lock = Lock()  # a generator belongs to one thread at a time
 
         def ask(question: str) -> Reply:
@@ -77,31 +94,40 @@ class Chats:
         return Traffic(self.questions, ask, add)
 
 
-def run_load(client: InferScaleClient, conversation: Conversation, load: Load, tell: Report) -> LoadRun:
-    """Load the conversation, compare the modes, then encode beside chats. Raises the SDK's errors."""
+def run_load(
+    client: InferScaleClient, conversation: Conversation, load: Load, tell: Report, rival: Comparator | None = None
+) -> LoadRun:
+    """Load the conversation, compare the modes and the rival, then encode beside chats. Raises the SDK's errors."""
     user = new_user()
     take_in(client, user, conversation.facts, tell)
     asked = endless([question.text for question in conversation.questions], 0)
     chats = Chats(client, user, load, asked, conversation.facts)
-    cells = [under_mode(chats, mode, tell) for mode in MODES]
-    ratios = mode_ratios(cells)
-    encoding = None
+    systems: list[Comparator] = [*(ServerMemory(user, mode) for mode in MODES), *([rival] if rival else [])]
+    answered = in_turns(chats, systems, tell)
+    encoding, ratios = None, mode_ratios(load_cells(answered))
     if load.encoded_facts:
-        idle, busy, encoding = beside_encoding(chats, tell)
-        cells += [idle, busy]
-        ratios += encoding_ratios(idle, busy)
-    complaints = [*load_complaints(cells), *(encoding.complaints if encoding else [])]
+        busy, encoding = beside_encoding(chats, tell)
+        idle = beside_nothing(chats, max(len(busy), IDLE_CHATS_AT_LEAST), tell)
+        answered |= {"idle": idle, "encoding": busy}
+        if busy:
+            ratios += encoding_ratios(load_cell("idle", idle[: len(busy)]), load_cell("encoding", busy))
+    cells = load_cells(answered)
+    complaints = [*empty_loads(answered), *load_complaints(cells), *(encoding.complaints if encoding else [])]
     return LoadRun(tuple(cells), tuple(ratios), encoding, tuple(complaints))
 
 
-def under_mode(chats: Chats, mode: str, tell: Report) -> LoadCell:
-    """The whole load with one mode, warmed up; returns when what was added is encoded."""
-    load, traffic = chats.load, chats.traffic(mode)
-    warm_up(traffic)
-    tell(f"{load.rate_per_s:g} requests a second for {load.seconds:g} s: {mode}")
-    cell = load_cell(mode, open_loop(arrivals(load.rate_per_s, load.seconds, load.adds_share), traffic))
-    wait_encoded(chats.client, tell)
-    return cell
+def in_turns(chats: Chats, systems: Sequence[Comparator], tell: Report) -> dict[str, list[Timed]]:
+    """The whole load for each system by name, all warmed up first; returns when what was added is encoded."""
+    load, traffics = chats.load, {system.name: chats.traffic_of(system) for system in systems}
+    for traffic in traffics.values():
+        warm_up(traffic)
+    answered: dict[str, list[Timed]] = {name: [] for name in traffics}
+    for turn, (name, traffic) in product(range(ROUNDS), traffics.items()):
+        tell(f"{load.rate_per_s:g} requests a second for {load.seconds / ROUNDS:g} s: {name}")
+        due = arrivals(load.rate_per_s, load.seconds / ROUNDS, load.adds_share, seed=turn + 1)
+        answered[name] += open_loop(due, traffic)
+        wait_encoded(chats.client, tell)
+    return answered
 
 
 def warm_up(traffic: Traffic) -> None:
@@ -110,17 +136,21 @@ def warm_up(traffic: Traffic) -> None:
         traffic.ask(question)
 
 
-def beside_encoding(chats: Chats, tell: Report) -> tuple[LoadCell, LoadCell, Encoding]:
-    """The same chats (auto, no adds) on an idle server, and as long as another user's facts are stored and encoded."""
+def beside_encoding(chats: Chats, tell: Report) -> tuple[list[Timed], Encoding]:
+    """Chats (auto, no adds) for as long as another user's facts are stored and encoded."""
     load, traffic = chats.load, chats.traffic("auto")
     warm_up(traffic)
-    tell(f"{load.rate_per_s:g} chats a second for {load.seconds:g} s beside nothing")
-    idle = open_loop(arrivals(load.rate_per_s, load.seconds), traffic)
     facts = list(numbered(chats.facts, load.encoded_facts))
     with ThreadPoolExecutor(1) as pool:
         encoding = pool.submit(take_in, chats.client, new_user(), facts, tell)
         busy = open_loop(arrivals(load.rate_per_s, ENCODING_S_AT_MOST), traffic, encoding.done)
-    return load_cell("idle", idle), load_cell("encoding", busy), encoding.result()
+    return busy, encoding.result()
+
+
+def beside_nothing(chats: Chats, count: int, tell: Report) -> list[Timed]:
+    """So many of the same chats, at the same moments, on an idle server."""
+    tell(f"{count} chats, {chats.load.rate_per_s:g} a second, beside nothing")
+    return open_loop(islice(arrivals(chats.load.rate_per_s, math.inf), count), chats.traffic("auto"))
 
 
 def numbered(facts: Sequence[DatedFact], count: int) -> Iterator[DatedFact]:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from inferscale_server.bench.agreement import LOGPROB_BELOW, Agreement
 from inferscale_server.bench.cell import Cell
 from inferscale_server.bench.encoding import Mark
+from inferscale_server.bench.footprint import MIB, Sizes
 from inferscale_server.bench.index_speed import IndexFigures
 from inferscale_server.bench.isolation import SIDES, IsolationRun, times
 from inferscale_server.bench.load_cell import LoadCell
 from inferscale_server.bench.probe import MODES, RIVAL
 from inferscale_server.bench.session_cell import SessionCell
 from inferscale_server.bench.throughput_cell import ThroughputCell
+from inferscale_server.bench.tier_cell import TierCell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,16 +115,37 @@ def plot_index(rows: Sequence[IndexFigures], file: Path) -> None:
 
 def plot_load(cells: Sequence[LoadCell], file: Path) -> None:
     """Two bars a load: median and 99th percentile of the time to first token."""
+    medians = [cell.first_token_ms for cell in cells]
+    _save(_wait_bars([cell.load for cell in cells], medians, [cell.first_token_p99_ms for cell in cells]), file)
+
+
+def plot_tiers(cells: Sequence[TierCell], file: Path) -> None:
+    """Two bars a kind of answer: median and 99th percentile of the time to first token."""
+    medians = [cell.ttft_ms for cell in cells]
+    _save(_wait_bars([cell.answer for cell in cells], medians, [cell.ttft_p99_ms for cell in cells]), file)
+
+
+def plot_footprint(rows: Sequence[Sizes], file: Path) -> None:
+    """A bar a model and dtype: MiB of KV a user."""
 
     def draw(axes: Axes) -> None:
-        places = range(len(cells))
-        axes.bar([at - 0.2 for at in places], [cell.first_token_ms for cell in cells], 0.4, label="median")
-        axes.bar([at + 0.2 for at in places], [cell.first_token_p99_ms for cell in cells], 0.4, label="p99")
-        axes.set_xticks(list(places), [cell.load for cell in cells])
+        axes.barh([f"{row.model}, {row.dtype}" for row in rows], [row.user_bytes / MIB for row in rows])
+        axes.invert_yaxis()
+        axes.set(xlabel="MiB of KV a user")
+
+    _save(draw, file)
+
+
+def _wait_bars(names: Sequence[str], medians: Sequence[float], p99s: Sequence[float]) -> Callable[[Axes], None]:
+    def draw(axes: Axes) -> None:
+        places = range(len(names))
+        axes.bar([at - 0.2 for at in places], medians, 0.4, label="median")
+        axes.bar([at + 0.2 for at in places], p99s, 0.4, label="p99")
+        axes.set_xticks(list(places), names)
         axes.set(ylabel="time to first token, ms")
         axes.legend()
 
-    _save(draw, file)
+    return draw
 
 
 def plot_sessions(cells: Sequence[SessionCell], file: Path) -> None:

@@ -56,6 +56,12 @@ def possible_fact_counts(facts: int) -> tuple[int, ...]:
     return possible
 
 
+def check_reached(ks: Sequence[int], facts: int) -> None:
+    """Raises ConfigError for a number of recalled facts that so many facts cannot fill."""
+    if ks and max(ks) > facts:
+        raise ConfigError(f"option 'facts': value {max(ks)} is never reached: only {facts} facts are loaded")
+
+
 def questions_needed(fact_counts: Sequence[int], rounds: int, rival: bool = False) -> int:
     """How many different questions so many rounds take."""
     return (QUESTIONS_A_ROUND + int(rival)) * len(fact_counts) * rounds

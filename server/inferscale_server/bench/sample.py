@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 STAGES = ("embed", "search", "plan", "stage", "ttft")
 """As the server names them; its `ttft` runs from handing the request to vLLM to the first token."""
@@ -28,6 +28,8 @@ class Sample:
     injected_tokens: int
     prefilled_tokens: int
     facts: tuple[str, ...] = ()
+    kv_source: Mapping[str, int] = field(default_factory=dict)
+    """Prompt tokens by where their KV lay when the chat came: device (with the header), host, disk; text: computed."""
 
     @property
     def outside_ms(self) -> float:

@@ -25,6 +25,8 @@ class ServerChoice:
     model: str | None = None
     dtype: str = "auto"
     vllm_args: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """More options of `inferscale serve`."""
 
 
 @contextmanager
@@ -44,7 +46,9 @@ def chosen_server(choice: ServerChoice, tell: Report) -> Iterator[InferScaleClie
         sigterm_unwinds(),
         log_folder() as logs,
         tempfile.TemporaryDirectory(prefix="inferscale-bench-") as data,
-        running_server(Path(data), logs / "server.log", vllm_args_of(choice), tell, choice.model) as client,
+        running_server(
+            Path(data), logs / "server.log", vllm_args_of(choice), tell, choice.model, choice.options
+        ) as client,
     ):
         check_injects(client)
         yield client

@@ -13,6 +13,7 @@ from inferscale_server.bench.conversation import Conversation
 from inferscale_server.bench.encoding import take_in
 from inferscale_server.bench.probe import different_questions
 from inferscale_server.bench.session_cell import (
+    FLOOR,
     KV_SESSION,
     TEXT,
     SessionCell,
@@ -42,6 +43,7 @@ class Kind:
 
 
 KINDS = (
+    Kind(FLOOR, "off", False),
     Kind(TEXT, "text", False),
     Kind("text, session", "text", True),
     Kind("kv", "kv", False),
@@ -129,8 +131,9 @@ def run_sessions(client: InferScaleClient, conversation: Conversation, talks: Ta
     needed = WARM_UP_TURNS + talks.conversations * talks.turns
     questions = different_questions([question.text for question in conversation.questions], needed)
     users = {kind.name: new_user() for kind in KINDS}
-    for user in users.values():
-        take_in(client, user, conversation.facts, tell)
+    for kind in KINDS:
+        if kind.name != FLOOR:
+            take_in(client, users[kind.name], conversation.facts, tell)
     talker = Talker(client, users, talks)
     for kind in KINDS:
         tell(f"warming up: {kind.name}")

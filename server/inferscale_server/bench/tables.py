@@ -13,8 +13,10 @@ from inferscale_server.bench.agreement import LOGPROB_BELOW, Agreement
 from inferscale_server.bench.cell import Cell, Ratio
 from inferscale_server.bench.encoding import Encoding
 from inferscale_server.bench.isolation import AUC_MARGIN, CONTROL_ABOVE, SIDES, IsolationRun, times
+from inferscale_server.bench.overhead import Overhead
 from inferscale_server.bench.sample import STAGES
 from inferscale_server.bench.session_cell import SessionCell, SessionTotal
+from inferscale_server.bench.tier_cell import SOURCES, TierCell
 
 YES, NO = "[green]yes[/green]", "[red]no[/red]"
 
@@ -36,21 +38,29 @@ def encoding_table(encoding: Encoding) -> Table:
 
 def ttft_table(cells: Iterable[Cell]) -> Table:
     """Time to first token per number of facts and mode; `tokens` are the memory's, `computed` the whole prompt's."""
-    heads = ("facts", "memory", "median ms", "p90 ms", "answers", "tokens", "computed", "injected")
+    heads = ("facts", "memory", "median ms", "p90 ms", "p99 ms", "answers", "tokens", "computed", "injected")
     table = Table(*heads, title="Time to first token, over HTTP")
     for cell in cells:
         injected = f"{cell.injected_share:.1%}" if cell.mode == "kv" else ""
         counts = (str(cell.samples), str(cell.memory_tokens), str(cell.prefilled_tokens), injected)
-        table.add_row(str(cell.k), cell.mode, f"{cell.ttft_ms:.0f}", f"{cell.ttft_p90_ms:.0f}", *counts)
+        times = (cell.ttft_ms, cell.ttft_p90_ms, cell.ttft_p99_ms)
+        table.add_row(str(cell.k), cell.mode, *(f"{ms:.0f}" for ms in times), *counts)
     return table
 
 
 def ratio_table(ratios: Iterable[Ratio]) -> Table:
-    """Ratios beside their bounds."""
-    table = Table("ratio of medians", "measured", "wanted", "met", title="Ratios")
+    """Ratios beside what is required of them and their goals."""
+    table = Table("ratio", "measured", "required", "met", "goal", "met", title="Ratios")
     for ratio in ratios:
-        table.add_row(escape(ratio.name), f"{ratio.value:.2f}", ratio.wanted, YES if ratio.met else NO)
+        table.add_row(
+            escape(ratio.name), f"{ratio.value:.2f}", *_kept(ratio, ratio.required), *_kept(ratio, ratio.bound)
+        )
     return table
+
+
+def _kept(ratio: Ratio, bound: float | None) -> tuple[str, str]:
+    """The bound in words, and whether it is kept; nothing where there is none."""
+    return ("", "") if bound is None else (ratio.in_words(bound), YES if ratio.keeps(bound) else NO)
 
 
 def breakdown_table(cells: Iterable[Cell]) -> Table:
@@ -60,6 +70,14 @@ def breakdown_table(cells: Iterable[Cell]) -> Table:
     for cell in cells:
         stages = [cell.stages_ms[stage] for stage in STAGES]
         table.add_row(str(cell.k), cell.mode, *(f"{ms:.1f}" for ms in (*stages, cell.outside_ms, cell.ttft_ms)))
+    return table
+
+
+def overhead_table(overheads: Iterable[Overhead]) -> Table:
+    """What comes beside the engine's own work, and its bounds."""
+    table = Table("as KV", "median ms", "goal", "met", title="Overhead")
+    for one in overheads:
+        table.add_row(one.name, f"{one.ms:.2f}", f"at most {one.at_most_ms:g} ms", YES if one.met else NO)
     return table
 
 
@@ -103,7 +121,8 @@ def isolation_table(run: IsolationRun) -> Table:
 
 
 def sessions_table(cells: Sequence[SessionCell], totals: Sequence[SessionTotal]) -> Table:
-    """A row a turn, two columns a kind of memory: time to first token and prompt tokens computed; then the sums."""
+    """A row a turn, two columns a kind of memory: time to first token and prompt tokens computed; then the sums,
+    and the 99th percentile of all turns."""
     heads = [head for total in totals for head in (f"{total.memory}: ms", "computed")]
     talks = totals[0].conversations if totals else 0
     table = Table("turn", *heads, title=f"Time to first token over the turns of a conversation, medians of {talks}")
@@ -114,6 +133,19 @@ def sessions_table(cells: Sequence[SessionCell], totals: Sequence[SessionTotal])
         table.add_row(str(turn), *(shown for cell in row for shown in _turn_figures(cell)))
     table.add_section()
     table.add_row("all", *(shown for total in totals for shown in _turn_figures(total)))
+    table.add_row("p99", *(shown for total in totals for shown in (f"{total.turn_p99_ms:.0f}", "")))
+    return table
+
+
+def tiers_table(cells: Sequence[TierCell], tier: str, cold_cost_ms: float | None) -> Table:
+    """A row a kind of answer; the last columns are prompt tokens by where their KV lay."""
+    heads = ("memory", "answers", "median ms", "p99 ms", "stage ms", *(f"{source}: tokens" for source in SOURCES))
+    cost = "" if cold_cost_ms is None else f"A cold answer takes {cold_cost_ms:.0f} ms longer than a warm one."
+    table = Table(*heads, title=f"Time to first token with memory on {tier}", caption=cost)
+    for cell in cells:
+        times = (f"{cell.ttft_ms:.0f}", f"{cell.ttft_p99_ms:.0f}", f"{cell.stage_ms:.1f}")
+        tokens = (f"{cell.tokens[source]:.0f}" for source in SOURCES)
+        table.add_row(cell.answer, str(cell.answers), *times, *tokens)
     return table
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inferscale_server.bench.cell import Cell, Ratio, cells, complaints, ratios
 from inferscale_server.bench.comparator import Comparator, ServerMemory
 from inferscale_server.bench.conversation import Conversation
 from inferscale_server.bench.encoding import Encoding, take_in
+from inferscale_server.bench.injection_clock import injection_ms
+from inferscale_server.bench.overhead import INJECTED_TOKENS, Overhead, overheads
 from inferscale_server.bench.probe import (
     RIVAL,
     Probe,
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 WARM_UP_ROUNDS = 1
 """Every (number of facts, mode) once, not counted: the header's KV, compiled kernels, open connections."""
 ANSWER_TOKENS = 2
+INJECTIONS = 10
+"""Answers by which injection is timed, with the most facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,22 @@ class TtftRun:
     samples: tuple[Sample, ...]
     cells: tuple[Cell, ...]
     ratios: tuple[Ratio, ...]
+    overheads: tuple[Overhead, ...]
     complaints: tuple[str, ...]
 
 
 def run_ttft(
-    client: InferScaleClient, conversation: Conversation, rounds: int, tell: Report, rival: Comparator | None = None
+    client: InferScaleClient,
+    conversation: Conversation,
+    rounds: int,
+    tell: Report,
+    rival: Comparator | None = None,
+    injections: bool = False,
 ) -> TtftRun:
     """Load the conversation for a user of its own, then time every probe. Raises the SDK's errors, ConfigError.
 
-    A rival holds the conversation already; its probes are timed from its own search on.
+    A rival holds the conversation already; its probes are timed from its own search on. `injections`: also have the
+    workers' clocks timed, which takes most of a minute.
     """
     warm_up, counted = plan(conversation, rounds, rival is not None)
     user = new_user()
@@ -59,7 +70,24 @@ def run_ttft(
     for at, probe in enumerate(counted, 1):
         tell(f"timing answer {at} of {len(counted)}: {probe.mode} with k = {probe.k}")
         samples.append(take_sample(client, asked_system(probe, user, rival), probe))
-    return summary(encoding, samples)
+    return summary(encoding, samples, timed_injection(client, user, counted, tell) if injections else None)
+
+
+def timed_injection(client: InferScaleClient, user: str, counted: Sequence[Probe], tell: Report) -> float | None:
+    """Worker milliseconds of INJECTED_TOKENS; None when the server does not tell.
+
+    Asks as KV what was asked as text, so that no block of it is in the prefix cache.
+    """
+    tell("timing injections by the workers' clocks")
+    largest = max(probe.k for probe in counted)
+    as_text = [probe for probe in counted if (probe.mode, probe.k) == ("text", largest)][:INJECTIONS]
+    probes = [replace(probe, mode="kv") for probe in as_text]
+
+    def ask() -> None:
+        for probe in probes:
+            take_sample(client, ServerMemory(user, "kv"), probe)
+
+    return injection_ms(client, ask, INJECTED_TOKENS)
 
 
 def asked_system(probe: Probe, user: str, rival: Comparator | None) -> Comparator:
@@ -77,10 +105,18 @@ def plan(conversation: Conversation, rounds: int, rival: bool = False) -> tuple[
     return plan_probes(questions[-for_warm_up:], fact_counts, WARM_UP_ROUNDS, rival), counted
 
 
-def summary(encoding: Encoding, samples: Sequence[Sample]) -> TtftRun:
-    """Cells, ratios and complaints of the samples."""
-    found = cells(cold(samples))
-    return TtftRun(encoding, tuple(samples), tuple(found), tuple(ratios(found)), tuple(complaints(samples, found)))
+def summary(encoding: Encoding, samples: Sequence[Sample], injection_ms: float | None = None) -> TtftRun:
+    """Cells, ratios, overheads and complaints of the samples; `injection_ms` is the workers' for INJECTED_TOKENS."""
+    kept = cold(samples)
+    found = cells(kept)
+    return TtftRun(
+        encoding,
+        tuple(samples),
+        tuple(found),
+        tuple(ratios(found)),
+        tuple(overheads(kept, injection_ms)),
+        tuple(complaints(samples, found)),
+    )
 
 
 def take_sample(client: InferScaleClient, system: Comparator, probe: Probe) -> Sample:
@@ -117,6 +153,7 @@ def sample_of(probe: Probe, asked: str, ttft_ms: float, response: ChatResponse) 
         injected_tokens=response.injected_tokens,
         prefilled_tokens=response.prefilled_tokens,
         facts=tuple(fact.id or "" for fact in response.facts),
+        kv_source=dict(response.kv_source),
     )
 
 

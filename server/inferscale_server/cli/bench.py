@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from inferscale_server.cli import bench_accuracy, bench_index, bench_load, bench_sessions
+from inferscale_server.cli import bench_accuracy, bench_footprint, bench_index, bench_load, bench_sessions, bench_tiers
 from inferscale_server.cli.bench_setting import (
     BreakdownOption,
     DataOption,
@@ -41,6 +41,8 @@ app.command()(bench_index.index)
 app.command()(bench_load.throughput)
 app.command()(bench_load.load)
 app.command()(bench_sessions.sessions)
+app.command()(bench_tiers.tiers)
+app.command()(bench_footprint.footprint)
 
 
 @app.command()
@@ -67,11 +69,11 @@ def ttft(
     from inferscale_server.bench.ttft import run_ttft
 
     with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench, beside_mem0(bench, mem0) as rival:
-        run = run_ttft(bench.client, bench.conversation, questions, bench.tell, rival)
+        run = run_ttft(bench.client, bench.conversation, questions, bench.tell, rival, breakdown)
         machine = machine_of(bench.client)
     show(tables.encoding_table(run.encoding), tables.ttft_table(run.cells), tables.ratio_table(run.ratios))
     if breakdown:
-        show(tables.breakdown_table(run.cells))
+        show(tables.breakdown_table(run.cells), tables.overhead_table(run.overheads))
     write_json(json_file, {"machine": machine, **asdict(run)})
     if plot is not None:
         plot_ttft(run.cells, plot)
@@ -193,6 +195,7 @@ def accuracy(
     from inferscale_server.bench.accuracy.gap import gaps
     from inferscale_server.bench.accuracy.ledger import Ledger
     from inferscale_server.bench.accuracy.run import Plan, measure_all, missing_count, settings_of
+    from inferscale_server.bench.machine import this_machine
     from inferscale_server.bench.server_process import ServerChoice
 
     variants, everything = bench_accuracy.variants_of(recipe, base_url), bench_accuracy.haystacks_of(data)
@@ -210,22 +213,9 @@ def accuracy(
     shown = [report.accuracy_table(figures), report.answers_table(figures), report.gaps_table(apart)]
     show(*(table for table in [*shown, report.promises_table(promises(figures))] if table is not None))
     rows = [row.figures() for trio in found for row in trio.rows]
-    told = {"cells": [asdict(cell) for cell in figures], "gaps": [asdict(gap) for gap in apart]}
+    told: dict[str, object] = {"machine": asdict(this_machine())}
+    told |= {"cells": [asdict(cell) for cell in figures], "gaps": [asdict(gap) for gap in apart]}
     write_json(json_file, {"settings": settings, **told, "rows": rows, "failed": [*map(str, failed)]})
     if plot is not None and figures:
         report.plot_accuracy(figures, plot)
     end(failure.told(failed))
-
-
-@app.command()
-def footprint(
-    facts: Annotated[int, typer.Option("--facts", metavar="N", min=1, help="Facts that each user has.")] = 100,
-    tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of a fact.")] = 30,
-    json_file: JsonOption = None,
-) -> None:
-    """Bytes of KV a token, fact and user for common models, and users per GPU. Computed: starts nothing."""
-    from inferscale_server.bench.footprint import Load, all_sizes, markdown
-
-    rows = all_sizes(Load(facts, tokens))
-    print(markdown(rows))
-    write_json(json_file, [asdict(row) for row in rows])

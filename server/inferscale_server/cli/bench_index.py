@@ -36,7 +36,10 @@ def index(
             table.add_row(f"{row.vectors:,}", row.backend, *cells, f"{row.bytes / 2**20:.1f}")
     Console().print(table)
     if json_file is not None:
-        json_file.write_text(json.dumps([asdict(row) for row in rows], indent=2), "utf-8")
+        from inferscale_server.bench.machine import this_machine
+
+        told = {"machine": asdict(this_machine()), "rows": [asdict(row) for row in rows]}
+        json_file.write_text(json.dumps(told, indent=2), "utf-8")
     if plot is not None:
         from inferscale_server.bench.plot import plot_index
 

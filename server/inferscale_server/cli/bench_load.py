@@ -15,6 +15,7 @@ from inferscale_server.cli.bench_setting import (
     Mem0Option,
     ModelOption,
     PlotOption,
+    RecalledOption,
     RoundsOption,
     SecondsOption,
     UrlOption,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from inferscale_server.bench.comparator import Comparator
 
 # Lists, because typer copies them; nobody changes them.
-FACTS = [5, 10, 20, 50]
 CONCURRENCIES = [1, 4, 16, 32]
 TOKENS = [8, 32]
 
@@ -39,7 +39,10 @@ TOKENS = [8, 32]
 def throughput(
     data: DataOption = None,
     limit: LimitOption = None,
-    facts: Annotated[list[int], typer.Option("--facts", metavar="K", min=1, help="Facts recalled.")] = FACTS,
+    facts: Annotated[
+        list[int] | None,
+        typer.Option("--facts", metavar="K", min=1, help="Facts recalled, default 5, 10, 20, 50 of so many."),
+    ] = None,
     concurrency: Annotated[
         list[int], typer.Option("--concurrency", metavar="N", min=1, help="Answers under way at any moment.")
     ] = CONCURRENCIES,
@@ -53,7 +56,7 @@ def throughput(
     dtype: DtypeOption = "bfloat16",
     vllm_arg: VllmArgOption = None,
 ) -> None:
-    """Whole answers a second with so many under way: memory as KV, as text with the prefix cache, as mem0 does it.
+    """Whole answers a second with so many under way: no memory, as text with the prefix cache, as KV, as mem0 does it.
 
     Goes through all of --facts, --concurrency and --tokens (each may be given often): about an hour on two cores.
     Exit 1 when the run is void.
@@ -61,15 +64,21 @@ def throughput(
     from inferscale_server.bench.comparator import ServerMemory
     from inferscale_server.bench.encoding import take_in
     from inferscale_server.bench.plot import plot_throughput
+    from inferscale_server.bench.probe import FACT_COUNTS, MODES, possible_fact_counts
     from inferscale_server.bench.tables import encoding_table, ratio_table
     from inferscale_server.bench.throughput import Grid, run_throughput, summary
     from inferscale_server.bench.throughput_tables import throughput_table
     from inferscale_server.bench.ttft import new_user
 
-    grid = Grid(tuple(facts), tuple(concurrency), tuple(tokens), rounds)
-    with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench, beside_mem0(bench, mem0) as rival:
+    reached = facts or FACT_COUNTS[:1]
+    with (
+        opened_bench(data, limit, base_url, model, dtype, vllm_arg, reached) as bench,
+        beside_mem0(bench, mem0) as rival,
+    ):
+        ks = facts or possible_fact_counts(len(bench.conversation.facts))
+        grid = Grid(tuple(ks), tuple(concurrency), tuple(tokens), rounds)
         encoding = take_in(bench.client, user := new_user(), bench.conversation.facts, bench.tell)
-        systems: list[Comparator] = [ServerMemory(user, "kv"), ServerMemory(user, "text"), *([rival] if rival else [])]
+        systems: list[Comparator] = [*(ServerMemory(user, mode) for mode in MODES), *([rival] if rival else [])]
         questions = [question.text for question in bench.conversation.questions]
         run = summary(encoding, run_throughput(bench.client, systems, questions, grid, bench.tell))
         machine = machine_of(bench.client)
@@ -88,11 +97,12 @@ def load(
     adds: Annotated[
         float, typer.Option("--adds", metavar="SHARE", min=0, max=0.9, help="Share that store a fact.")
     ] = 0.2,
-    facts: Annotated[int, typer.Option("--facts", metavar="K", min=1, help="Facts recalled.")] = 20,
+    facts: RecalledOption = 20,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of an answer.")] = 8,
     encoded_facts: Annotated[
         int, typer.Option("--encoded-facts", metavar="N", min=0, help="Encode so many beside chats; 0: leave that out.")
     ] = 1000,
+    mem0: Mem0Option = False,
     json_file: JsonOption = None,
     plot: PlotOption = None,
     base_url: UrlOption = None,
@@ -100,15 +110,21 @@ def load(
     dtype: DtypeOption = "bfloat16",
     vllm_arg: VllmArgOption = None,
 ) -> None:
-    """What chats wait in an open loop beside adds, with auto, kv and text; then idle and while facts are encoded."""
+    """What chats wait in an open loop beside adds, in each mode and as mem0 does it; then while facts are encoded.
+
+    Exit 1 when the run is void: an answer of a fixed mode was served otherwise, no chat came, facts were not encoded.
+    """
     from inferscale_server.bench.load import Load, run_load
     from inferscale_server.bench.plot import plot_load
     from inferscale_server.bench.tables import encoding_table, ratio_table
     from inferscale_server.bench.throughput_tables import load_table
 
     asked = Load(rate, seconds, adds, facts, tokens, encoded_facts)
-    with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
-        run = run_load(bench.client, bench.conversation, asked, bench.tell)
+    with (
+        opened_bench(data, limit, base_url, model, dtype, vllm_arg, [facts]) as bench,
+        beside_mem0(bench, mem0) as rival,
+    ):
+        run = run_load(bench.client, bench.conversation, asked, bench.tell, rival)
         machine = machine_of(bench.client)
     show(*([encoding_table(run.encoding)] if run.encoding else []), load_table(run.cells), ratio_table(run.ratios))
     write_json(json_file, {"machine": machine, **asdict(run)})

@@ -14,6 +14,7 @@ from inferscale_server.cli.bench_setting import (
     LimitOption,
     ModelOption,
     PlotOption,
+    RecalledOption,
     UrlOption,
     VllmArgOption,
     end,
@@ -29,7 +30,7 @@ def sessions(
     limit: LimitOption = None,
     conversations: Annotated[int, typer.Option("--conversations", metavar="N", min=1, help="How many to have.")] = 5,
     turns: Annotated[int, typer.Option("--turns", metavar="N", min=1, help="Questions of a conversation.")] = 10,
-    facts: Annotated[int, typer.Option("--facts", metavar="K", min=1, help="Facts found in each turn.")] = 20,
+    facts: RecalledOption = 20,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of an answer.")] = 16,
     json_file: JsonOption = None,
     plot: PlotOption = None,
@@ -38,7 +39,7 @@ def sessions(
     dtype: DtypeOption = "bfloat16",
     vllm_arg: VllmArgOption = None,
 ) -> None:
-    """Time to first token and tokens computed, turn by turn: memory chosen anew, and kept in a session; text and KV.
+    """Time to first token and tokens computed, turn by turn: no memory, text and KV, chosen anew or in a session.
 
     Exit 1 when the run is void: an answer was served otherwise than asked for, or in no session.
     """
@@ -46,7 +47,7 @@ def sessions(
     from inferscale_server.bench.sessions import Talks, run_sessions
     from inferscale_server.bench.tables import ratio_table, sessions_table
 
-    with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+    with opened_bench(data, limit, base_url, model, dtype, vllm_arg, [facts]) as bench:
         run = run_sessions(bench.client, bench.conversation, Talks(conversations, turns, facts, tokens), bench.tell)
         machine = machine_of(bench.client)
     show(sessions_table(run.cells, run.totals), ratio_table(run.ratios))

@@ -6,11 +6,10 @@ Refuses to know what is measured.
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,13 +35,16 @@ LimitOption = Annotated[
 QuestionsOption = Annotated[int, typer.Option("--questions", metavar="N", min=1, help="How many questions to ask.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
 PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw them there (png, svg, pdf).")]
-BreakdownOption = Annotated[bool, typer.Option("--breakdown", help="Also say where the time goes.")]
+BreakdownOption = Annotated[bool, typer.Option("--breakdown", help="Also say where the time goes; a minute more.")]
 Mem0Option = Annotated[
     bool,
     typer.Option("--mem0", help="Beside mem0 with Qdrant in local mode, on the same server (needs both packages)."),
 ]
 RoundsOption = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Questions for each answer under way.")]
-SecondsOption = Annotated[float, typer.Option("--seconds", metavar="S", min=0.1, help="How long each load lasts.")]
+SecondsOption = Annotated[
+    float, typer.Option("--seconds", metavar="S", min=0.1, help="How long each mode's load lasts.")
+]
+RecalledOption = Annotated[int, typer.Option("--facts", metavar="K", min=1, help="Facts recalled for each question.")]
 UrlOption = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="Measure this server instead of starting one.")
 ]
@@ -79,21 +81,34 @@ def opened_bench(
     model: str | None,
     dtype: str,
     vllm_arg: Sequence[str] | None,
+    recalled: Sequence[int] = (),
+    options: Sequence[str] = (),
 ) -> Iterator[Bench]:
-    """The conversation and a server for it. Raises ConfigError before anything is started."""
+    """The conversation and a server for it; it must have as many facts as are `recalled` at once. `options` are more
+    options of a server of our own.
+
+    Raises ConfigError before anything is started.
+    """
+    from inferscale_server.bench.probe import check_reached
+
     conversation = _conversation(data).first(limit)
-    with opened_client(base_url, model, dtype, vllm_arg) as asked:
+    check_reached(recalled, len(conversation.facts))
+    with opened_client(base_url, model, dtype, vllm_arg, options) as asked:
         yield Bench(asked.client, conversation, asked.tell)
 
 
 @contextmanager
 def opened_client(
-    base_url: str | None, model: str | None, dtype: str, vllm_arg: Sequence[str] | None
+    base_url: str | None,
+    model: str | None,
+    dtype: str,
+    vllm_arg: Sequence[str] | None,
+    options: Sequence[str] = (),
 ) -> Iterator[Asked]:
-    """A server to measure."""
+    """A server to measure; `options` are more options of one of our own."""
     from inferscale_server.bench.server_process import ServerChoice, chosen_server
 
-    choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()))
+    choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()), tuple(options))
     with Progress(Console(stderr=True)) as progress, chosen_server(choice, progress.tell) as client:
         yield Asked(client, progress.tell)
 
@@ -124,7 +139,9 @@ def _conversation(data: Path | None) -> Conversation:
 
 
 def machine_of(client: InferScaleClient) -> dict[str, object]:
-    """What the figures depend on: the server's words about its model, and this machine's cores."""
+    """What the figures depend on: the server's words about its model, and this machine."""
+    from inferscale_server.bench.machine import this_machine
+
     status = client.status()
     kv = status.raw.get("kv")
     backend = kv.get("backend") if isinstance(kv, dict) else None
@@ -133,7 +150,7 @@ def machine_of(client: InferScaleClient) -> dict[str, object]:
         "recipe": status.raw.get("recipe"),
         "embedder": status.raw.get("embedder"),
         "attention": backend,
-        "cpu_cores": os.cpu_count(),
+        **asdict(this_machine()),
     }
 
 

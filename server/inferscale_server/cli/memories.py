@@ -21,6 +21,7 @@ from inferscale_server.cli.connection import (
     checked_id,
     connect,
 )
+from inferscale_server.cli.encoding_bar import WaitOption, wait_encoded
 from inferscale_server.cli.moment import ACCEPTED, checked_expiry, expiry, moment
 from inferscale_server.cli.rows import show
 
@@ -78,6 +79,7 @@ def add(
     metadata: MetadataOption = None,
     agent_id: OfAgentOption = None,
     run_id: OfRunOption = None,
+    wait: WaitOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -96,6 +98,8 @@ def add(
             agent_id=agent_id,
             run_id=run_id,
         )
+        if wait:
+            wait_encoded(client, user)
     show(outcomes, ("id", "status", "text", "reason"), as_json)
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(1)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, ProgressColumn, TaskID, TextColumn
 
 from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption, connect
+from inferscale_server.cli.encoding_bar import WaitOption, wait_encoded
 from inferscale_server.cli.migration import System, migrate
 from inferscale_server.errors import InferScaleError
 
@@ -60,20 +61,24 @@ def import_(
     file: SourceArgument = STDIO,
     system: SystemOption = None,
     user_there: UserThereOption = None,
+    wait: WaitOption = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
     """Store facts of an exported file under this user. Can be run again: what is there is a duplicate."""
     if system is not None:
-        _import_from(system, file, user, user_there, as_json, url, api_key)
+        _import_from(system, file, user, user_there, wait, as_json, url, api_key)
         return
     if user_there is not None:
         raise typer.BadParameter("--from-user needs --from")
-    with connect(url, api_key) as client, _source(file) as source, _progress(DownloadColumn()) as progress:
-        size = None if file == STDIO else os.fstat(source.fileno()).st_size
-        task = progress.add_task("imported", total=size)
-        result = client.memories.import_(user, _counted(source, progress, task))
+    with connect(url, api_key) as client:
+        with _source(file) as source, _progress(DownloadColumn()) as progress:
+            size = None if file == STDIO else os.fstat(source.fileno()).st_size
+            task = progress.add_task("imported", total=size)
+            result = client.memories.import_(user, _counted(source, progress, task))
+        if wait:
+            wait_encoded(client, user)
     if as_json:
         print(result.model_dump_json())
     else:
@@ -85,12 +90,21 @@ def import_(
 
 
 def _import_from(
-    system: System, file: str, user: str, user_there: str | None, as_json: bool, url: str | None, api_key: str | None
+    system: System,
+    file: str,
+    user: str,
+    user_there: str | None,
+    wait: bool,
+    as_json: bool,
+    url: str | None,
+    api_key: str | None,
 ) -> None:
     if file == STDIO:
         raise typer.BadParameter("--from needs a file or a folder")
     with connect(url, api_key) as client:
         done = migrate(client, system, Path(file).expanduser(), user, user_there)
+        if wait:
+            wait_encoded(client, user)
     if as_json:
         print(json.dumps(asdict(done), ensure_ascii=False))
     else:

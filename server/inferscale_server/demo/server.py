@@ -32,12 +32,17 @@ Report = Callable[[str], None]
 
 @contextmanager
 def running_server(
-    data: Path, log: Path, vllm_args: Sequence[str], report: Report, model: str | None = None
+    data: Path,
+    log: Path,
+    vllm_args: Sequence[str],
+    report: Report,
+    model: str | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[InferScaleClient]:
     """A client for a server as `server_at` runs it."""
     from inferscale_sdk import InferScaleClient
 
-    with server_at(data, log, vllm_args, report, model) as url, InferScaleClient(base_url=url) as client:
+    with server_at(data, log, vllm_args, report, model, options) as url, InferScaleClient(base_url=url) as client:
         yield client
 
 
