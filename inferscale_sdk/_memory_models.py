@@ -163,11 +163,13 @@ class DeleteResult(Wire):
 class Footprint(Wire):
     """What one user's memory takes: facts, tokens, and bytes per tier (device, host, disk, facts, index).
 
-    `queued` is how many facts wait for their KV; until then they are served as text.
+    `queued` is how many facts wait for their KV; until then they are served as text. `encoded` have it; None where the
+    server does not tell.
     """
 
     facts: int
     tokens: int | None = None
+    encoded: int | None = None
     queued: int = 0
     bytes: dict[str, int] = Field(default_factory=dict)
 

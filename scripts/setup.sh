@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with everything that the demo and the tests need, then prepares the embedded models.
 # Does nothing when that is done already; mends a half-finished or moved .venv. Asks nothing.
+# Each argument names one more dependency group: `scripts/setup.sh long`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -52,6 +53,7 @@ why_not() {  # the sentence in uv's words that names the package or the fault
     echo "${why:-reason above}"
 }
 
+# Takes what is to be installed.
 install_packages() {
     local uv log torch_source=()
     uv="$(find_uv)"
@@ -64,8 +66,8 @@ install_packages() {
     if [[ -z "${SSL_CERT_FILE:-}" && -n "${PIP_CERT:-}" ]]; then export SSL_CERT_FILE="$PIP_CERT"; fi
     log="$(mktemp)"
     "$uv" pip install --python "$venv/bin/python" ${torch_source[@]+"${torch_source[@]}"} \
-        --editable '.[server-cpu,langchain,llamaindex,mem0,mcp]' --group dev --group docs \
-        --override requirements/overrides.txt --constraint requirements/constraints-cpu.txt </dev/null 2> >(tee "$log" >&2) \
+        "$@" --override requirements/overrides.txt --constraint requirements/constraints-cpu.txt </dev/null \
+        2> >(tee "$log" >&2) \
         || fail "the packages could not be installed: $(why_not "$log"); run it again to resume"
     rm -f "$log"
 }
@@ -74,7 +76,13 @@ command -v g++ >/dev/null || fail "g++ is missing: vLLM compiles kernels at run 
 if ! venv_is_whole; then make_venv; fi
 if [[ ! -f "$stamp" || "$(cat "$stamp")" != "$(wanted)" ]]; then
     rm -f "$stamp"
-    install_packages
+    rm -f "$stamp"-*
+    install_packages --editable '.[server-cpu,langchain,llamaindex,mem0,mcp]' --group dev --group docs
     wanted >"$stamp"
 fi
+for group in "$@"; do
+    if [[ -f "$stamp-$group" ]]; then continue; fi
+    install_packages --group "$group"
+    touch "$stamp-$group"
+done
 "$venv/bin/python" -m inferscale_server.models

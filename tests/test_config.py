@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
-from inferscale_server.config import ServerConfig, load_config
+from inferscale_server.config import ServerConfig, environ_of, load_config
 from inferscale_server.errors import ConfigError
 
 
@@ -24,6 +25,19 @@ def test_a_flag_wins_over_the_environment_which_wins_over_the_file(tmp_path: Pat
     file = toml(tmp_path, "port = 1\nk = 1\nprimer_facts = 1")
     config = load_config({"port": 3}, {"INFERSCALE_PORT": "2", "INFERSCALE_K": "2"}, file)
     assert (config.port, config.k, config.primer_facts) == (3, 2, 1)
+
+
+def test_a_server_beside_the_operators_is_configured_like_it_and_shares_no_facts_and_no_address(tmp_path: Path) -> None:
+    text = 'recipe = "isolated"\ntail_tokens = 64\nfacts_url = "sqlite:////srv/facts"\nport = 9\nhost = "::1"'
+    config = load_config({"model": "org/m"}, {"INFERSCALE_EMBEDDER_KEY": "secret"}, toml(tmp_path, text))
+    told = environ_of(config)
+    assert set(told) == {f"INFERSCALE_{name}" for name in ("RECIPE", "TAIL_TOKENS", "EMBEDDER_KEY")}
+    assert load_config({}, told) == ServerConfig(recipe="isolated", tail_tokens=64, embedder_key=SecretStr("secret"))
+
+
+def test_every_kind_of_setting_survives_the_way_through_the_environment() -> None:
+    config = ServerConfig(kv_codec="int8", kv_codec_device=True, kv_device_gib=0.5, cache_dir=Path("/c"), k=7)
+    assert load_config({}, environ_of(config)) == config
 
 
 def test_a_flag_that_was_not_given_wins_over_nothing() -> None:

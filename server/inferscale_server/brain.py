@@ -51,6 +51,8 @@ class KvSupport:
     cold_bytes_per_row: int = 0
     """In host memory and in files, where rows may be quantised."""
     rotary_digest: str = ""
+    vllm: str = "unknown"
+    """Wheel and version."""
     gate: dict[str, Any] = field(default_factory=dict)
     costs: dict[str, Any] = field(default_factory=dict)
     """What `auto` chooses by, as measured at this start."""
@@ -156,6 +158,7 @@ class Brain:
             facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
             index_bytes=self.memory.index_bytes(owner),
             queued=0 if self.support.refusals else self.encoder.queued_of(owner),
+            encoded=len(with_kv),
         )
 
     def not_ready(self) -> str | None:
@@ -205,6 +208,7 @@ class Brain:
                 "enabled": not self.support.refusals,
                 "refusals": self.support.refusals,
                 "backend": self.support.backend,
+                "vllm": self.support.vllm,
                 "layers": self.support.layers,
                 "gate": self.support.gate,
                 "tail_tokens": self.recall.tail_tokens,

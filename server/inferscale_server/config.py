@@ -36,6 +36,8 @@ CLIENT_ENV = frozenset({"BASE_URL", "API_KEY", "LOG"})
 """`INFERSCALE_*` variables that belong to the SDK."""
 OPENAI_KEY = "OPENAI_API_KEY"
 """Taken for `embedder_key` and `extractor_key` when nothing else is given for them."""
+OWN_TO_A_SERVER = frozenset({"model", "host", "port", "data_dir", "facts_url", "api_keys", "insecure", "verbose"})
+"""What two servers must not share, or are told otherwise."""
 EXTRACTORS = ("auto", "llm", "mem0", "verbatim", "off")
 
 SQLITE = "sqlite:///"
@@ -215,6 +217,27 @@ def load_config(
         return ServerConfig.model_validate({key: one.value for key, one in given.items()})
     except ValidationError as error:
         raise ConfigError(_one_line(error, given)) from error
+
+
+def environ_without_ours(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for a server that is started beside the operator's own: without its settings, which may name its
+    database, but for the folder of prepared models."""
+    environ = os.environ if environ is None else environ
+    kept = ENV_PREFIX + "CACHE_DIR"
+    return {name: value for name, value in environ.items() if not name.startswith(ENV_PREFIX) or name == kept}
+
+
+def environ_of(config: ServerConfig) -> dict[str, str]:
+    """What a server with a data folder, an address and a model of its own must be told to be configured like this one:
+    `INFERSCALE_*` variables, in which keys are not seen by others as they would be on a command line."""
+    given = {name: getattr(config, name) for name in config.model_fields_set - OWN_TO_A_SERVER}
+    return {ENV_PREFIX + name.upper(): _written(value) for name, value in given.items() if value is not None}
+
+
+def _written(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

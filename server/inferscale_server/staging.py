@@ -71,17 +71,18 @@ class Stager:
         self._forgotten: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def stage(self, wanted: Sequence[Wanted]) -> Mapping[int, ColdTier]:
+    async def stage(self, wanted: Sequence[Wanted], patience_s: float | None = None) -> Mapping[int, ColdTier]:
         """Bring up what is cold, best first; returns where each chunk that came in time was, by stamp.
 
-        Returns at once, without a step of the event loop, when nothing is cold.
+        `patience_s` takes the place of a chat's deadline for a caller that can wait longer. Returns at once, without a
+        step of the event loop, when nothing is cold.
         """
         if self._deadline_s <= 0:
             return {}
         cold = [one for one in map(self._cold, wanted) if one is not None]
         if not cold:
             return {}
-        until = perf_counter() + self._allowed_s(cold)
+        until = perf_counter() + (self._allowed_s(cold) if patience_s is None else patience_s)
         came: dict[int, ColdTier] = {}
         warm = [chunk for chunk in (self._catalog.peek(one.key) for one in wanted) if chunk is not None]
         task = asyncio.create_task(self._bring(cold, warm, until, came))

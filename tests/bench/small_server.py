@@ -24,13 +24,17 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass
 class SmallServer:
-    """State and faults. `never_injects` serves kv as text; `kv_shift` is added to the logprobs of kv answers."""
+    """State and faults. `never_injects` serves kv as text; `kv_shift` is added to the logprobs of kv answers; `room`
+    facts have room for their KV until a user is deleted, and nothing makes room for others."""
 
     url: str = ""
     refusals: list[str] = field(default_factory=list)
     never_injects: bool = False
     kv_shift: float = 0.0
     failed: int = 0
+    room: int = 1_000_000
+    owned: dict[str, int] = field(default_factory=dict)
+    encoded: dict[str, int] = field(default_factory=dict)
     facts: list[dict[str, Any]] = field(default_factory=list)
     pending: int = 0
     stored: int = 0
@@ -61,13 +65,15 @@ class SmallServer:
             else None,
             "slab": {"bytes_per_row": 100, "cold_bytes_per_row": 50},
             "disk": {"waiting": 0} if self.has_disk else {},
-            "kv": {"enabled": not self.refusals, "refusals": self.refusals, "backend": "NONE"},
+            "kv": {"enabled": not self.refusals, "refusals": self.refusals, "backend": "NONE", "tail_tokens": 0},
             "encoding": {"queued": self.pending, "running": 0, "results": results, "tokens": {"own": 40 * self.stored}},
         }
 
-    def add(self, facts: list[dict[str, Any]]) -> dict[str, Any]:
+    def add(self, user: str, facts: list[dict[str, Any]]) -> dict[str, Any]:
         """Store facts and queue them."""
         self.facts += facts
+        self.owned[user] = self.owned.get(user, 0) + len(facts)
+        self.encoded[user] = self.encoded.get(user, 0) + min(len(facts), self.room - sum([*self.encoded.values()]))
         self.pending += len(facts)
         return {"results": [{"id": str(at), "text": fact["text"], "status": "stored"} for at, fact in enumerate(facts)]}
 
@@ -110,11 +116,12 @@ class SmallServer:
         }
 
     def footprint(self, user: str) -> dict[str, Any]:
-        """All facts are everybody's."""
-        tokens = TOKENS_A_FACT * len(self.facts)
+        """What this user stored, and what of it is encoded."""
+        facts, encoded = self.owned.get(user, 0), self.encoded.get(user, 0)
+        tokens = TOKENS_A_FACT * encoded
         on_device = 100 * tokens if user == self.warm else 0
         held = {"device": on_device, "host": 0, "disk": 50 * tokens, "facts": 7, "index": 8}
-        return {"facts": len(self.facts), "tokens": tokens, "bytes": held}
+        return {"facts": facts, "tokens": tokens, "encoded": encoded, "bytes": held}
 
     @staticmethod
     def vectors(texts: str | list[str]) -> dict[str, Any]:
@@ -168,12 +175,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         [user] = parse_qs(urlsplit(self.path).query)["user_id"]
         self.server_state.deleted.append(user)
+        self.server_state.encoded.pop(user, None)
         self._json({"deleted": 1})
 
     def do_POST(self) -> None:
         state, sent = self.server_state, json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/v1/memories":
-            self._json(state.add(sent["facts"]))
+            self._json(state.add(sent["user_id"], sent["facts"]))
             return
         if self.path == "/v1/inferscale/admin/score":
             self._score(sent)
@@ -195,13 +203,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"choices": [choice], "inferscale": use})
 
     def _score(self, sent: dict[str, Any]) -> None:
-        if self.server_state.never_injects and sent["mode"] == "kv":
+        state, user = self.server_state, sent["user_id"]
+        whole = state.encoded.get(user) == state.owned.get(user)
+        if sent["mode"] == "kv" and (state.never_injects or not whole):
             self.send_response(503)
             self.send_header("content-type", "application/json")
             self.end_headers()
             self.wfile.write(b'{"error": {"message": "the memory is not all encoded: nothing_encoded"}}')
         else:
-            self._json(ten_questions.told(sent["mode"], sent["question"], sent["k"] or 0))
+            own = {"answer": "Bruno"} if sent["answer_tokens"] else {}
+            self._json(ten_questions.told(sent["mode"], sent["question"], sent["k"] or 0) | own)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent."""

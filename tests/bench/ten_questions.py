@@ -12,7 +12,7 @@ changed places.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,14 +47,16 @@ def token(mode: str, question: str) -> Token:
     return {"token_id": FIRST, "logprob": -LN2, "top_ids": [FIRST, SECOND], "top_logprobs": [-LN2, -2 * LN2]}
 
 
-def told(mode: str, question: str, k: int) -> dict[str, Any]:
-    """The whole answer of the scoring route."""
+def told(mode: str, question: str, k: int, frame: str = "") -> dict[str, Any]:
+    """The whole answer of the scoring route, in a frame of this name."""
+    without = f"{frame}{question}"
     memory = 0 if mode == "off" else MEMORY_TOKENS
     injected = memory if mode == "kv" else 0
     return {
         "mode": mode,
         "facts": min(k, 1),
-        "prompt_digest": f"{question} {k}",
+        "prompt_digest": without if mode == "off" else f"{without} {k}",
+        "frame_digest": without,
         "prompt_tokens": 40 + memory,
         "memory_tokens": memory,
         "memory_as_text": memory - injected,
@@ -69,22 +71,35 @@ class TenQuestions:
 
     fingerprint: str = "f"
     broken: frozenset[str] = frozenset()
-    silent: bool = False
+    changed: dict[str, int] = field(default_factory=dict)  # of what it tells of kv
+    frame: str = ""
+    answers: bool = False
     asked: list[tuple[str, str, int]] = field(default_factory=list)
     taken_in: int = 0
+    users: set[str] = field(default_factory=set)
+
+    @property
+    def about(self) -> Mapping[str, object]:
+        """What its rows depend on."""
+        return {"fingerprint": self.fingerprint, "machine": {"asked": len(self.asked)}}
 
     def take_in(self, facts: Sequence[DatedFact], tell: Report) -> str:
         """Counts."""
         self.taken_in += 1
-        return "user"
+        self.users.add(user := f"user {self.taken_in}")
+        return user
+
+    def let_go(self, user: str) -> None:
+        """Each user once."""
+        self.users.remove(user)
 
     def opinion(self, user: str, case: Case, mode: str, k: int) -> Opinion:
         """What `told` says."""
         self.asked.append((case.question, mode, k))
         if mode == "kv" and case.question in self.broken:
             raise Unavailable("the memory is not all encoded: nothing_encoded")
-        return read_opinion(told(mode, case.question, k) | ({"injected_tokens": 0} if self.silent else {}))
-
-    def answer(self, user: str, question: str, mode: str, k: int) -> str:
-        """Right with memory."""
-        return "I do not know." if mode == "off" else f"The answer {question.removeprefix('Question ')[:1]}."
+        assert user in self.users
+        answer = "I do not know." if mode == "off" else f"The answer {case.question.removeprefix('Question ')[:1]}."
+        changed = self.changed if mode == "kv" else {}
+        own = {"answer": answer if self.answers else None}
+        return read_opinion(told(mode, case.question, k, self.frame) | changed | own)

@@ -17,7 +17,7 @@ from inferscale_server.bench.accuracy.ledger import ROWS, Ledger
 from inferscale_server.bench.accuracy.measure import Measuring, Progress
 from inferscale_server.bench.accuracy.report import accuracy_table, answers_table
 from inferscale_server.errors import ConfigError
-from tests.bench.ten_questions import CASES, LN2, TEN, TenQuestions
+from tests.bench.ten_questions import CASES, LN2, MEMORY_TOKENS, TEN, TenQuestions
 
 QUIET = Progress(lambda text: None, lambda count: None)
 SETTINGS = {"questions": "ten"}
@@ -107,7 +107,7 @@ def test_variants_are_compared_question_by_question(ledger: Ledger) -> None:
     class Swapped(TenQuestions):
         def opinion(self, user, case, mode, k):  # type: ignore[no-untyped-def]
             far = super().opinion(user, CASES[1] if mode == "kv" else case, mode, k)
-            return replace(far, prompt_digest=f"{case.question} {k}")
+            return replace(far, prompt_digest=f"{case.question} {k}", frame_digest=case.question)
 
     measure(TenQuestions(), ledger, "mixed")
     assert gaps(trios(ledger), seed=0) == []
@@ -127,7 +127,8 @@ def test_a_broken_off_run_goes_on_where_it_was(tmp_path: Path) -> None:
     again = TenQuestions()
     ledger = Ledger(tmp_path, SETTINGS)
     assert measure(again, ledger) == []
-    assert sorted(set(again.asked)) == sorted((f"Question {at}?", mode, 20) for at in (3, 4) for mode in ("kv", "text"))
+    asked = {(f"Question {at}?", mode, k) for at in (3, 4) for mode, k in (("kv", 20), ("text", 20), ("off", 0))}
+    assert set(again.asked) == asked
     assert len(trios(Ledger(tmp_path, SETTINGS))) == 10
 
 
@@ -173,9 +174,12 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
         Ledger(tmp_path, SETTINGS)
 
 
-def test_a_kv_row_without_injected_tokens_is_an_error(ledger: Ledger) -> None:
-    failed = measure(TenQuestions(silent=True), ledger)
-    assert len(failed) == 10 and all("nothing was injected" in one.reason for one in failed)
+@pytest.mark.parametrize("changed", [{"injected_tokens": 0}, {"injected_tokens": 7, "memory_as_text": MEMORY_TOKENS}])
+def test_a_kv_row_without_injected_memory_is_an_error_though_the_header_was(
+    ledger: Ledger, changed: dict[str, int]
+) -> None:
+    failed = measure(TenQuestions(changed=changed), ledger)
+    assert len(failed) == 10 and all("nothing of the memory was injected" in one.reason for one in failed)
     assert trios(ledger) == []
 
 
@@ -189,7 +193,7 @@ def test_a_limit_takes_questions_evenly_spread() -> None:
 
 
 def test_answers_are_compared_with_the_gold_one(ledger: Ledger) -> None:
-    Measuring(TenQuestions(), "primer", ledger, answers=True).run([TEN], (20,), 1, QUIET)
+    measure(TenQuestions(answers=True), ledger)
     cell = by_category(cells(trios(ledger), seed=0))[ALL]
     assert cell.f1 == {"off": 0.0, "text": 1.0, "kv": 1.0} and cell.right == {}
     assert answers_table([cell]) is not None

@@ -50,6 +50,12 @@ def test_figures_table_and_plot_are_left(run: Run, tmp_path: Path, capsys: pytes
     assert whole[0]["recovered"]["value"] == pytest.approx(0.75)
     assert whole[0]["kl"]["value"] == pytest.approx(LN2 / 8)
     assert len(read["rows"]) == 2 * 10 * 3 and read["failed"] == []
+    assert read["settings"]["seed"] == 0 and read["settings"]["top"] == 100
+    served = read["variants"]["as served"]
+    assert (served["fingerprint"], served["embedder"], served["tail_tokens"]) == ("f", "letters", 0)
+    assert served["machine"]["cpu_cores"] >= 1
+    promised = {one["name"]: one["met"] for one in read["promises"]}
+    assert promised["as served, k = 20: recovered"] is False
     assert "<svg" in plot.read_text()
     out = capsys.readouterr().out
     assert "0.75 (" in out and "as served, k = 20: recovered" in out and "multi-hop" in out
@@ -69,6 +75,15 @@ def test_a_second_run_into_the_same_folder_measures_nothing_again(run: Run, tmp_
     with small_server() as server:
         assert run(server, "--k", "20", "--limit", "4", "--out", str(tmp_path / "o")) == 0
         assert server.facts == []
+
+
+def test_with_answers_every_mode_answers_behind_its_own_prompt(run: Run, tmp_path: Path) -> None:
+    figures = tmp_path / "f.json"
+    with small_server() as server:
+        assert run(server, "--k", "20", "--limit", "2", "--answers", "--json", str(figures)) == 0
+        assert server.chats == []  # a chat without memory has another prompt
+    rows = json.loads(figures.read_text())["rows"]
+    assert {(row["mode"], row["answer"]) for row in rows} == {(mode, "Bruno") for mode in ("off", "text", "kv")}
 
 
 def test_memory_that_is_not_injected_fails_the_benchmark(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

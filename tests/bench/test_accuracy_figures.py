@@ -58,6 +58,7 @@ def test_equal_opinions_have_no_divergence_and_agree() -> None:
         ("7 May 2023", "7 May, 2023", 1.0),
         ("The dog, and a cat.", "dog cat", 1.0),
         ("in May", "7 May 2023", 2 * 1 / (2 + 3)),
+        ("She paints and hikes.", "painting, hiking", 2 * 2 / (3 + 2)),
         ("dog dog", "dog", 2 * 1 / (2 + 1)),
         ("nobody", "7 May 2023", 0.0),
         ("", "dog", 0.0),

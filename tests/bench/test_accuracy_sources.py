@@ -42,6 +42,7 @@ def long_memory(**changed: Any) -> dict[str, Any]:
         "question_id": "q1",
         "question_type": "temporal-reasoning",
         "question": "When did I buy the canoe?",
+        "question_date": "2023/05/30 (Tue) 23:40",
         "answer": 7,
         "haystack_dates": ["2023/05/20 (Sat) 02:21", "2023/05/19 (Fri) 10:00"],
         "haystack_session_ids": ["b", "a"],
@@ -94,12 +95,28 @@ def test_a_broken_line_is_named(tmp_path: Path, line: object, complaint: str) ->
     assert complaint in str(raised.value)
 
 
-def test_in_longmemeval_what_the_user_says_is_a_fact_of_the_questions_own_haystack(tmp_path: Path) -> None:
+def test_in_longmemeval_each_turn_is_a_fact_of_the_questions_own_haystack(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(json.dumps([long_memory(), long_memory(question_id="q2_abs")]), "utf-8")
     [haystack] = read_haystacks(tmp_path)
-    assert haystack.cases == (Case("s/q1", "When did I buy the canoe?", "7", "temporal-reasoning"),)
-    assert [(len(fact.text), fact.session) for fact in haystack.facts] == [(MAX_FACT_CHARS, "a"), (17, "b")]
+    assert [(case.key, case.answer, case.category) for case in haystack.cases] == [("s/q1", "7", "temporal-reasoning")]
+    assert [(len(fact.text), fact.session) for fact in haystack.facts] == [(MAX_FACT_CHARS, "a"), (17, "b"), (5, "b")]
+    assert [fact.speaker for fact in haystack.facts] == [None, None, "assistant"]
     assert haystack.facts[1].said_at == datetime(2023, 5, 20, 2, 21, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("asked_on", "question"),
+    [
+        ("2023/05/30 (Tue) 23:40", "Today is 30 May 2023. When did I buy the canoe?"),
+        (None, "When did I buy the canoe?"),
+    ],
+)
+def test_a_longmemeval_question_says_on_which_day_it_is_asked(
+    tmp_path: Path, asked_on: str | None, question: str
+) -> None:
+    (tmp_path / "s.json").write_text(json.dumps([long_memory(question_date=asked_on)]), "utf-8")
+    [haystack] = read_haystacks(tmp_path)
+    assert haystack.cases[0].question == question
 
 
 @pytest.mark.parametrize(
@@ -107,6 +124,7 @@ def test_in_longmemeval_what_the_user_says_is_a_fact_of_the_questions_own_haysta
     [
         ({"haystack_dates": ["2023/05/20"]}, "zip"),
         ({"haystack_dates": ["yesterday", "2023/05/20"]}, "'yesterday' is no date"),
+        ({"question_date": "today"}, "'today' is no date"),
         ({"haystack_sessions": 3}, r"s\[0\]: TypeError"),
         ({"haystack_session_ids": None}, r"s\[0\]: TypeError"),
     ],

@@ -84,6 +84,22 @@ def test_a_server_that_does_not_start_is_one_line_with_its_last_words(
         pass
 
 
+def test_a_server_of_our_own_inherits_no_setting_but_the_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {"FACTS_URL": "sqlite:////srv/facts", "CONFIG": "/etc/x.toml", "CACHE_DIR": "/c"}.items():
+        monkeypatch.setenv(f"INFERSCALE_{name}", value)
+    code = "import os; print(sorted(n + '=' + v for n, v in os.environ.items() if n.startswith('INFERSCALE_')))"
+    _serve_with(monkeypatch, [sys.executable, "-c", f"{code}; raise SystemExit(3)"])
+    settings = {"INFERSCALE_RECIPE": "isolated"}
+    with (
+        pytest.raises(StartupError),
+        server.running_server(tmp_path, tmp_path / "log", (), silent, settings=settings),
+    ):
+        pass
+    assert (tmp_path / "log").read_text() == "['INFERSCALE_CACHE_DIR=/c', 'INFERSCALE_RECIPE=isolated']\n"
+
+
 def test_the_server_is_stopped_even_when_the_demo_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     port = server.free_port()
     monkeypatch.setattr(server, "free_port", lambda: port)

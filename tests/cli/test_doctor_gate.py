@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from inferscale_server.cli import doctor, doctor_gate, main
 from inferscale_server.cli.check import Check
-from inferscale_server.config import ServerConfig
+from inferscale_server.config import ServerConfig, load_config
+from inferscale_server.demo import server
 
 PROBES = [{"name": "answer", "measured": 2e-5, "allowed": 1e-3}, {"name": "rotation at 0", "measured": 1e-6}]
 GATE = {"passed": True, "recalled": False, "probes": PROBES}
@@ -45,6 +47,19 @@ def test_a_green_gate_says_how_far_apart_the_worst_was() -> None:
     check = doctor_gate.verdict_of({"refusals": [], "backend": "CPU_ATTN", "gate": GATE, "tail_tokens": 64})
     assert check.reason is None
     assert check.found == "green on CPU_ATTN: 2 probes, largest difference 2e-05; tail 64 tokens"
+
+
+def test_the_gate_that_is_asked_is_that_of_the_configuration_at_hand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(f'recipe = "isolated"\nkv_codec = "int8"\nmodel = "{tmp_path}"\nfacts_url = "sqlite:////srv/f"\n')
+    code = "import os, sys; print(sys.argv[-1], *sorted(n + '=' + v for n, v in os.environ.items() if 'INFERSC' in n))"
+    argv = [sys.executable, "-c", f"{code}; raise SystemExit(3)"]
+    monkeypatch.setattr(server, "serve_command", lambda port, data, vllm, model, options: [*argv, model])
+    check = doctor_gate.check_gate(load_config({}, {}, file), (), lambda line: None)
+    assert check.reason is not None
+    assert check.reason.endswith(f"{tmp_path} INFERSCALE_KV_CODEC=int8 INFERSCALE_RECIPE=isolated")
 
 
 def test_a_red_gate_gives_every_reason() -> None:

@@ -171,7 +171,7 @@ async def test_a_user_id_in_a_path_is_read_as_it_was_written(client: httpx.Async
     quoted = "".join(f"%{byte:02X}" for byte in user.encode())
     footprint = (await client.get(f"/v1/users/{quoted}/footprint")).json()
     tiers = {"device": 1, "host": 2, "disk": 3, "facts": 4, "index": 5}
-    assert footprint == {"user_id": user, "facts": 2, "tokens": 7, "queued": 0, "bytes": tiers}
+    assert footprint == {"user_id": user, "facts": 2, "tokens": 7, "encoded": 0, "queued": 0, "bytes": tiers}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,15 @@ from fastapi import FastAPI
 
 from inferscale_server.edge.admin import PREFIX, build_admin_router
 from inferscale_server.edge.guard import Guard
-from inferscale_server.edge.scoring import MAX_ENDINGS, MAX_TOP, Ending, ScoreAsk, ScoredToken, ScoreReply
+from inferscale_server.edge.scoring import (
+    MAX_ANSWER_TOKENS,
+    MAX_ENDINGS,
+    MAX_TOP,
+    Ending,
+    ScoreAsk,
+    ScoredToken,
+    ScoreReply,
+)
 from inferscale_server.errors import Unavailable
 from inferscale_server.types import Owner
 
@@ -40,7 +48,8 @@ class Answering:
         if not self.injects:
             raise Unavailable("nothing is encoded", code="not_injected")
         token = ScoredToken(7, -0.5, (7, 8), (-0.5, -1.5))
-        return ScoreReply(ask.mode, 3, "d", 50, 30, 0, 30, ((token,), (token, token)))
+        own = f"{ask.answer_tokens} tokens" if ask.answer_tokens else None
+        return ScoreReply(ask.mode, 3, "d", 50, 30, 0, 30, ((token,), (token, token)), "f", own)
 
 
 @pytest.fixture
@@ -66,6 +75,12 @@ async def test_an_answer_is_scored_token_by_token(here: httpx.AsyncClient, score
     assert (told["prompt_digest"], told["injected_tokens"], told["memory_as_text"]) == ("d", 30, 0)
     endings = (Ending("", "Rex"), Ending("He is", " Rex"))
     assert scorer.asked == [ScoreAsk(Owner("local", "alice"), BODY["question"], endings, "kv", 3, 2)]
+    assert (told["frame_digest"], told["answer"]) == ("f", None)
+
+
+async def test_an_answer_of_the_models_own_is_told_when_it_is_asked_for(here: httpx.AsyncClient) -> None:
+    answer = await here.post(f"{PREFIX}/score", json=BODY | {"answer_tokens": MAX_ANSWER_TOKENS})
+    assert answer.json()["answer"] == f"{MAX_ANSWER_TOKENS} tokens"
 
 
 @pytest.mark.parametrize(
@@ -76,6 +91,8 @@ async def test_an_answer_is_scored_token_by_token(here: httpx.AsyncClient, score
         ({"endings": [{"answer": "a"}] * (MAX_ENDINGS + 1)}, "endings"),
         ({"endings": [{"answer": ""}]}, "endings[0].answer"),
         ({"top": MAX_TOP + 1}, "top"),
+        ({"answer_tokens": MAX_ANSWER_TOKENS + 1}, "answer_tokens"),
+        ({"answer_tokens": -1}, "answer_tokens"),
         ({"user_id": " alice"}, "user_id"),
         ({"question": ""}, "question"),
         ({"cache_salt": "x"}, "cache_salt"),

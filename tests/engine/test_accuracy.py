@@ -27,12 +27,15 @@ FACTS = (
 )
 QUESTION, ANSWER = "Where did Nora live before Porto?", "Nora lived in Bergen."
 WITHIN = 0.01
+TOP = 100
+"""What `bench accuracy` asks of a server that runs already, which was told nothing."""
 
 
 async def opinion(server: LiveServer, user: str, mode: str, k: int = 6, question: str = QUESTION) -> Opinion:
     """What the model thinks of the answer."""
-    body: dict[str, Any] = {"user_id": user, "question": question, "mode": mode, "k": k, "top": 20}
-    answer = await server.client.post(ROUTE, json=body | {"endings": endings_of(ANSWER)})
+    body: dict[str, Any] = {"user_id": user, "question": question, "mode": mode, "k": k, "top": TOP}
+    more = {"endings": endings_of(ANSWER), "answer_tokens": 12}
+    answer = await server.client.post(ROUTE, json=body | more)
     assert answer.status_code == 200, answer.text
     return read_opinion(answer.json())
 
@@ -82,6 +85,20 @@ async def test_kv_is_scored_over_injected_memory_and_the_very_same_prompt(server
     assert kv.prompt_digest == text.prompt_digest and kv.facts == 6
     assert kv.injected_tokens > 0 and kv.memory_as_text < kv.memory_tokens
     assert text.injected_tokens == 0
+
+
+async def test_an_answer_of_the_models_own_is_the_one_that_a_chat_gets(server: LiveServer) -> None:
+    await server.remember("accuracy-answer", *FACTS)
+    for mode in ("text", "kv"):
+        told = await opinion(server, "accuracy-answer", mode)
+        chat = await server.send(server.body("accuracy-answer", QUESTION, {"mode": mode, "k": 6}, max_tokens=12))
+        assert chat.told["mode"] == mode and told.answer == chat.text
+
+
+async def test_without_memory_the_answer_is_given_in_the_very_same_frame(server: LiveServer) -> None:
+    off, text = [await opinion(server, "accuracy-plain", mode) for mode in ("off", "text")]
+    assert off.prompt_digest == off.frame_digest == text.frame_digest != text.prompt_digest
+    assert off.answer and off.answer != text.answer
 
 
 async def test_a_fact_encoded_right_behind_the_header_is_scored_like_text(server: LiveServer) -> None:

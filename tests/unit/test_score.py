@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inferscale_server.catalog import Catalog
+from inferscale_server.catalog import Catalog, ChunkKey
 from inferscale_server.command import PARAMS_KEY, Command
 from inferscale_server.edge.scoring import Ending, ScoreAsk, ScoreReply
 from inferscale_server.engine.score import EngineScorer
 from inferscale_server.errors import InvalidRequest, Unavailable
 from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, plan_memory
+from inferscale_server.staging import Wanted
 from inferscale_server.types import Mode
 
 from .builders import ALICE, store
+from .test_staging import Cold, cold
 
 FRAME = Frame(before=(1, 2, 3), after=(9, 9))
+MODES: tuple[Any, ...] = ("off", "text", "kv")
 BLOCK = 4
 RUBBISH = -77
 TOP = 2
@@ -36,12 +40,20 @@ class Flat:
 
 
 @dataclass
+class Words:
+    """One answer."""
+
+    text: str
+
+
+@dataclass
 class Output:
     """What the engine says about one request."""
 
     prompt_logprobs: Flat | None
     num_cached_tokens: int
     kv_transfer_params: dict[str, Any] | None
+    outputs: Sequence[Words] = ()
 
 
 @dataclass
@@ -49,6 +61,7 @@ class BlockEngine:
     """Keeps whole blocks by salt, as vLLM does. `short` tokens less than planned are injected."""
 
     short: int = 0
+    short_when_greedy: int = 0
     asked: list[tuple[int, ...]] = field(default_factory=list)
     _blocks: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
 
@@ -65,6 +78,13 @@ class BlockEngine:
         cached = max(covered, hit)
         flat = None if top is None else self._flat(ids, cached, top)
         return Output(flat, cached, None if command is None else {PARAMS_KEY: {"covered": covered}})
+
+    async def greedy(self, prompt_ids: Sequence[int], command: Command | None, salt: str, max_tokens: int) -> Output:
+        """Says what it was asked behind, and how much it may say."""
+        self.short += self.short_when_greedy
+        output = await self.forced(prompt_ids, command, salt, None)
+        output.outputs = (Words(f"{max_tokens} tokens behind {tuple(prompt_ids)}"),)
+        return output
 
     @staticmethod
     def _flat(ids: tuple[int, ...], cached: int, top: int) -> Flat:
@@ -95,6 +115,10 @@ class Shelf:
         """Nothing that anybody reads."""
         return None
 
+    def wanted(self, found: object) -> tuple[Wanted, ...]:
+        """The fact."""
+        return (Wanted(ChunkKey("fact", ALICE, "1"), (50, 51, 52)),)
+
     def plan(self, found: object, frame: Frame, mode: Mode, room_tokens: int) -> MemoryPlan:
         """Header and the fact."""
         chunk = store(self.catalog, "1", (50, 51, 52)) if self.encoded else None
@@ -110,9 +134,16 @@ class Framing:
         return FRAME
 
 
+class Warm:
+    """Nothing is cold."""
+
+    async def stage(self, wanted: Sequence[Wanted], patience_s: float | None = None) -> None:
+        """Nothing to do."""
+
+
 def scorer(engine: BlockEngine, **shelf: Any) -> EngineScorer:
     recall: Any = Shelf(Catalog(100, "f"), **shelf)
-    return EngineScorer("m", recall, engine, Framing(), max_model_len=100, max_top=20)
+    return EngineScorer("m", recall, engine, Framing(), Warm(), max_model_len=100, max_top=20)
 
 
 async def score(engine: BlockEngine, mode: Any, endings: Sequence[Ending] = ENDINGS, **shelf: Any) -> ScoreReply:
@@ -183,5 +214,52 @@ async def test_nothing_stays_pinned() -> None:
     recall: Any = Shelf(Catalog(100, "f"))
     engine = BlockEngine(short=1)
     with pytest.raises(Unavailable):
-        await EngineScorer("m", recall, engine, Framing(), 100, 20).score(ScoreAsk(ALICE, "?", ENDINGS, "kv", 3, TOP))
+        await EngineScorer("m", recall, engine, Framing(), Warm(), 100, 20).score(
+            ScoreAsk(ALICE, "?", ENDINGS, "kv", 3, TOP)
+        )
     assert recall.catalog.pins == 0
+
+
+async def test_each_mode_answers_behind_its_own_prompt_and_off_in_the_same_frame() -> None:
+    replies = [await scorer(BlockEngine()).score(ScoreAsk(ALICE, "?", ENDINGS, mode, 3, TOP, 7)) for mode in MODES]
+    with_facts, without = "7 tokens behind (1, 2, 3, 50, 51, 52, 9, 9)", "7 tokens behind (1, 2, 3, 9, 9)"
+    assert [reply.answer for reply in replies] == [without, with_facts, with_facts]
+    assert {reply.frame_digest for reply in replies} == {replies[0].prompt_digest}
+    assert (await score(BlockEngine(), "kv")).answer is None
+
+
+async def test_an_answer_behind_less_than_was_planned_is_an_error() -> None:
+    engine = BlockEngine()
+    score_one = scorer(engine).score(ScoreAsk(ALICE, "?", ENDINGS[:1], "kv", 3, TOP, 7))
+    engine.short_when_greedy = 1
+    with pytest.raises(Unavailable, match="only 5 of 6 planned tokens"):
+        await score_one
+
+
+@dataclass
+class ColdShelf(Shelf):
+    """Recall over real chunks that lie in a colder tier until they are staged."""
+
+    cold: Cold | None = None
+
+    def wanted(self, found: object) -> tuple[Wanted, ...]:
+        """All facts."""
+        assert self.cold is not None
+        return tuple(self.cold.wanted)
+
+    def plan(self, found: object, frame: Frame, mode: Mode, room_tokens: int) -> MemoryPlan:
+        """Header and the facts, with the chunks that lie in the slab now."""
+        lines = [MemoryLine(w.key.name, "", 1.0, w.token_ids, self.catalog.get(w.key)) for w in self.wanted(found)]
+        header = store(self.catalog, "header", frame.before, kind="header")
+        return plan_memory(frame, lines, header, mode, None)
+
+
+async def test_what_lies_on_the_disk_is_staged_before_it_is_scored_however_short_a_chats_deadline(
+    tmp_path: Path,
+) -> None:
+    here = await cold(folder=tmp_path, facts=3, deadline_s=1e-9)
+    assert await here.stager.stage(here.wanted) == {} and here.warm() == []
+    shelf: Any = ColdShelf(here.world.catalog, cold=here)
+    scoring = EngineScorer("m", shelf, BlockEngine(), Framing(), here.stager, 500, 20)
+    reply = await scoring.score(ScoreAsk(ALICE, "?", ENDINGS, "kv", 3, TOP))
+    assert (reply.facts, reply.memory_as_text) == (3, 0) and len(here.warm()) == 3

@@ -55,6 +55,8 @@ class Encoding:
     computed: dict[str, int]
     """Tokens that encode requests computed: chunks' own, as often as they were encoded, prefixes, throw-away ones."""
     marks: tuple[Mark, ...] = ()
+    encoded: int | None = None
+    """Facts that have KV in any tier at the end; None where the server does not tell."""
 
     @property
     def facts_per_s(self) -> float:
@@ -74,7 +76,11 @@ class Encoding:
     @property
     def complaints(self) -> list[str]:
         """What was not encoded."""
-        return [f"{count} chunks were not encoded" for count in [self.results.get("failed", 0)] if count]
+        failed = [f"{count} chunks were not encoded" for count in [self.results.get("failed", 0)] if count]
+        if self.encoded is None or self.encoded >= self.facts:
+            return failed
+        full = f"only {self.encoded} of {self.facts} facts got KV: the device memory for it is full (--kv-device-gib)"
+        return [*failed, full]
 
 
 def take_in(
@@ -103,6 +109,7 @@ def take_in(
         results=dict(after.results - before.results),
         computed=dict(after.tokens - before.tokens),
         marks=marks,
+        encoded=footprint.encoded,
     )
 
 

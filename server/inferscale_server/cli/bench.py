@@ -207,15 +207,18 @@ def accuracy(
         settings = settings_of(plan, choice, everything)
         ledger = Ledger(folder, settings)
         with bench_accuracy.shown_progress(missing_count(plan, variants, asked, ledger)) as progress:
-            failed = measure_all(plan, choice, variants, asked, ledger, progress, api_key)
+            failed = measure_all(plan, choice, variants, asked, ledger, progress, api_key, machine_of)
         found = trios(ledger, (case.key for haystack in asked for case in haystack.cases))
     figures, apart = cells(found, seed), gaps(found, seed)
+    promised = promises(figures)
     shown = [report.accuracy_table(figures), report.answers_table(figures), report.gaps_table(apart)]
-    show(*(table for table in [*shown, report.promises_table(promises(figures))] if table is not None))
+    show(*(table for table in [*shown, report.promises_table(promised)] if table is not None))
     rows = [row.figures() for trio in found for row in trio.rows]
-    told: dict[str, object] = {"machine": asdict(this_machine())}
-    told |= {"cells": [asdict(cell) for cell in figures], "gaps": [asdict(gap) for gap in apart]}
-    write_json(json_file, {"settings": settings, **told, "rows": rows, "failed": [*map(str, failed)]})
+    told: dict[str, object] = {"machine": asdict(this_machine()), "settings": {**settings, "seed": seed}}
+    told |= {"variants": dict(ledger.variants), "cells": [asdict(cell) for cell in figures]}
+    told |= {"gaps": [asdict(gap) for gap in apart]}
+    kept = {"promises": [asdict(one) | {"met": one.met} for one in promised]}
+    write_json(json_file, {**told, **kept, "rows": rows, "failed": [*map(str, failed)]})
     if plot is not None and figures:
         report.plot_accuracy(figures, plot)
     end(failure.told(failed))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inferscale_server.cli.check import Check
-from inferscale_server.config import ServerConfig
+from inferscale_server.config import ServerConfig, environ_of
 from inferscale_server.demo.server import running_server, sigterm_unwinds
 from inferscale_server.demo.start_log import log_folder
 from inferscale_server.engine.families import refusal_of
@@ -34,13 +34,15 @@ def check_family(config: ServerConfig, report: Report) -> Check:
 
 
 def check_gate(config: ServerConfig, vllm_args: Sequence[str], report: Report) -> Check:
-    """Start a server with an empty data folder and read its gate's verdict."""
+    """Start a server with these settings and an empty data folder, and read its gate's verdict."""
     try:
         with (
             sigterm_unwinds(),
             log_folder() as logs,
             tempfile.TemporaryDirectory(prefix="inferscale-doctor-") as data,
-            running_server(Path(data), logs / "server.log", vllm_args, report, config.model) as client,
+            running_server(
+                Path(data), logs / "server.log", vllm_args, report, config.model, settings=environ_of(config)
+            ) as client,
         ):
             kv = client.status().raw["kv"]
     except StartupError as error:

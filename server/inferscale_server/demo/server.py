@@ -8,11 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferscale_server.config import environ_without_ours
 from inferscale_server.demo.start_log import StartLog
 from inferscale_server.engine.lifeline import killed_by
 from inferscale_server.errors import StartupError
@@ -38,11 +39,13 @@ def running_server(
     report: Report,
     model: str | None = None,
     options: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[InferScaleClient]:
     """A client for a server as `server_at` runs it."""
     from inferscale_sdk import InferScaleClient
 
-    with server_at(data, log, vllm_args, report, model, options) as url, InferScaleClient(base_url=url) as client:
+    running = server_at(data, log, vllm_args, report, model, options, settings)
+    with running as url, InferScaleClient(base_url=url) as client:
         yield client
 
 
@@ -54,11 +57,13 @@ def server_at(
     report: Report,
     model: str | None = None,
     options: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """The address of a server that is ready; it is stopped on leaving, however the body ends.
 
-    `options` are more options of `inferscale serve`. Its own words go to `log`; vLLM's lie beside it afterwards as
-    `engine.log`. Raises StartupError with the last line of the server's log when it does not come up.
+    `options` are more options of `inferscale serve`, `settings` are `INFERSCALE_*` variables for it: it inherits none
+    of ours, which may name the facts of a server that people use. Its own words go to `log`; vLLM's lie beside it
+    afterwards as `engine.log`. Raises StartupError with the last line of the server's log when it does not come up.
     """
     from inferscale_sdk import InferScaleClient
 
@@ -67,6 +72,7 @@ def server_at(
         # A session of its own: Ctrl-C reaches us alone, and we stop it in order.
         process = subprocess.Popen(
             serve_command(port, data, vllm_args, model, options),
+            env=environ_without_ours() | dict(settings or {}),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

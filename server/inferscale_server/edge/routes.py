@@ -174,7 +174,7 @@ class MemoryRoutes:
             "facts": footprint.facts_bytes,
             "index": footprint.index_bytes,
         }
-        counts = {"facts": footprint.facts, "tokens": footprint.tokens, "queued": footprint.queued}
+        counts = {name: getattr(footprint, name) for name in ("facts", "tokens", "encoded", "queued")}
         return JSONResponse({"user_id": user_id, **counts, "bytes": tiers})
 
     async def embed(self, request: Request) -> Response:

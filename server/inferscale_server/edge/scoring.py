@@ -17,6 +17,7 @@ from inferscale_server.types import Owner
 MAX_ENDINGS = 8
 MAX_TOP = 1_000
 MAX_LEAD_IN_CHARS = 1_000
+MAX_ANSWER_TOKENS = 1_024
 
 
 class EndingWire(Wire):
@@ -27,7 +28,8 @@ class EndingWire(Wire):
 
 
 class ScoreWire(Wire):
-    """Body of `POST …/score`. `top` is how many of the likeliest tokens are named at each position."""
+    """Body of `POST …/score`. `top` is how many of the likeliest tokens are named at each position, `answer_tokens` how
+    many tokens the model may also answer by itself, greedily, behind the very same prompt."""
 
     user_id: str
     question: Query
@@ -35,6 +37,7 @@ class ScoreWire(Wire):
     mode: Literal["off", "text", "kv"]
     k: K | None = None
     top: Annotated[int, Field(ge=1, le=MAX_TOP)] = 20
+    answer_tokens: Annotated[int, Field(ge=0, le=MAX_ANSWER_TOKENS)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,13 @@ class ScoreAsk:
     mode: Literal["off", "text", "kv"]
     k: int | None
     top: int
+    answer_tokens: int = 0
 
     @classmethod
     def of(cls, body: ScoreWire, owner: Owner) -> ScoreAsk:
         """What a client wrote, for the owner that it was allowed to name."""
         endings = tuple(Ending(one.lead_in, one.answer) for one in body.endings)
-        return cls(owner, body.question, endings, body.mode, body.k, body.top)
+        return cls(owner, body.question, endings, body.mode, body.k, body.top, body.answer_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,10 @@ class ScoredToken:
 
 @dataclass(frozen=True, slots=True)
 class ScoreReply:
-    """`prompt_digest` names the prompt's token ids, whatever mode they were computed in; counts are tokens."""
+    """`prompt_digest` names the prompt's token ids, whatever mode they were computed in; counts are tokens.
+
+    `frame_digest` is that of the same prompt without any fact, mode off's; `answer` is the model's own, where wanted.
+    """
 
     mode: str
     facts: int
@@ -85,6 +92,8 @@ class ScoreReply:
     memory_as_text: int
     injected_tokens: int
     endings: tuple[tuple[ScoredToken, ...], ...]
+    frame_digest: str = ""
+    answer: str | None = None
 
     def body(self) -> dict[str, object]:
         """As JSON."""

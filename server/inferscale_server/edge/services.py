@@ -17,7 +17,7 @@ from inferscale_server.types import Owner
 class Footprint:
     """What one owner's memory takes: facts, `tokens` of those that have KV in any tier, bytes per tier.
 
-    `queued` facts wait for their KV.
+    `encoded` facts have KV in any tier, `queued` ones wait for it.
     """
 
     facts: int
@@ -28,6 +28,7 @@ class Footprint:
     facts_bytes: int
     index_bytes: int
     queued: int = 0
+    encoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

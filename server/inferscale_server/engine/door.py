@@ -193,10 +193,14 @@ class EngineDoor:
         reading: dict[str, Any] = {"flat_logprobs": True, "skip_reading_prefix_cache": False}
         return await self._asked(prompt_ids, command, salt, prompt_logprobs=top, **reading)
 
+    async def greedy(self, prompt_ids: Sequence[int], command: Command | None, salt: str, max_tokens: int) -> Any:
+        """The likeliest answer behind a prompt, until it ends by itself or has so many tokens; an Output."""
+        return await self._asked(prompt_ids, command, salt, max_tokens=max_tokens, detokenize=True)
+
     async def _asked(self, prompt_ids: Sequence[int], command: Command | None, salt: str | None, **wanted: Any) -> Any:
-        """One token behind a prompt: vLLM's last RequestOutput."""
+        """One token behind a prompt, unless more are wanted: vLLM's last RequestOutput."""
         extra = None if command is None else {"kv_transfer_params": self.params(command)}
-        sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, extra_args=extra, **wanted)
+        sampling = SamplingParams(temperature=0.0, extra_args=extra, **{"max_tokens": 1, "detokenize": False, **wanted})
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt or secrets.token_hex(32)}
         outputs = [one async for one in self._generate(prompt, sampling, f"gate-{secrets.token_hex(8)}")]
         return outputs[-1]

@@ -41,6 +41,8 @@ STATES_CONNECTOR = ("InferScaleStatesConnector", "inferscale_server.engine.conne
 WORKER_EXTENSION = "inferscale_server.engine.extension.InferScaleWorker"
 GUARD = "inferscale_server.edge.guard.Guard"
 SERVED_NAME_DEFAULT = "smollm2-135m-instruct"
+MAX_LOGPROBS = 100
+"""What `bench accuracy` asks for at each position; vLLM's own default is 20."""
 EMBEDDED_TOOL_PARSER = "hermes"
 """vLLM's name for the way in which the embedded model's template shows tool calls."""
 GIB = 1 << 30
@@ -188,6 +190,7 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
 
     parser = make_arg_parser(FlexibleArgumentParser(prog="inferscale serve --"))
     parser.error = _refuse_arguments
+    parser.set_defaults(max_logprobs=MAX_LOGPROBS)
     args: Namespace = parser.parse_args(["--model", model, *vllm_args])
     refuse_unsupported(args, os.environ)
     args.inferscale = config

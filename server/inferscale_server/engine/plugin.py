@@ -112,7 +112,7 @@ class InferScalePlugin:
             brain, door, framer, state.openai_serving_responses, state.online_renderer, model.max_model_len
         )
         self._scorer = EngineScorer(
-            brain.model_name, brain.recall, door, framer, model.max_model_len, model.max_logprobs
+            brain.model_name, brain.recall, door, framer, brain.stager, model.max_model_len, model.max_logprobs
         )
         if report is not None:
             report.stage("encoding the default header and passing the gate")

@@ -43,7 +43,9 @@ def support_of(reports: list[dict[str, Any]]) -> KvSupport:
     bytes_per_row, cold = (
         sum(report[which] for report in reports) for which in ("bytes_per_row", "cold_bytes_per_row")
     )
-    return KvSupport(refusals, first["backend"], first["layers"], bytes_per_row, cold, first["rotary_digest"])
+    support = KvSupport(refusals, first["backend"], first["layers"], bytes_per_row, cold, first["rotary_digest"])
+    support.vllm = _version_of_vllm()
+    return support
 
 
 def codecs_of(vllm_config: Any) -> str:

@@ -1,7 +1,7 @@
 """Token F1 of a generated answer against the gold one, after LoCoMo's evaluation (Maharana et al., ACL 2024). Pure.
 
-Lower case, without punctuation, articles and "and". Unlike the original it does not stem words: no stemmer is among the
-project's dependencies. Multi-hop answers are lists: each gold part is compared with the generated part nearest to it.
+Lower case, without punctuation, articles and "and", each word by its stem. Multi-hop answers are lists: each gold part
+is compared with the generated part nearest to it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import re
 import string
 from collections import Counter
 from statistics import fmean
+
+from inferscale_server.bench.accuracy.porter import stem
 
 MULTI_HOP = "multi-hop"
 OPEN_DOMAIN = "open-domain"
@@ -35,5 +37,5 @@ def token_f1(answer: str, gold: str) -> float:
 
 
 def words(text: str) -> list[str]:
-    """The words that count."""
-    return [word for word in PUNCTUATION.sub("", text.lower()).split() if word not in SILENT]
+    """The words that count, without their endings."""
+    return [stem(word) for word in PUNCTUATION.sub("", text.lower()).split() if word not in SILENT]

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from inferscale_server.bench.accuracy.estimate import Estimate, mean, recovered
 from inferscale_server.bench.accuracy.ledger import Ledger
-from inferscale_server.bench.accuracy.row import Row, RowKey
+from inferscale_server.bench.accuracy.row import Row
 from inferscale_server.bench.cell import Ratio
 
 ALL = "all"
@@ -59,7 +59,7 @@ def trios(ledger: Ledger, keys: Iterable[str] | None = None) -> list[Trio]:
     wanted = None if keys is None else frozenset(keys)
     found = []
     for row in ledger.rows:
-        off, text = ledger.get(RowKey(row.case, "off", 0, "")), ledger.text_of(row)
+        off, text = ledger.get(row.off_key), ledger.get(row.text_key)
         if row.mode == "kv" and off is not None and text is not None and (wanted is None or row.case in wanted):
             found.append(Trio(off, text, row))
     return found
@@ -99,9 +99,12 @@ def _cell(variant: str, k: int, category: str, group: Sequence[Trio], seed: int)
 
 
 def _per_mode(group: Sequence[Trio], figure: str) -> dict[str, float]:
-    """The mean of a figure that not every run has; modes without it are left out."""
-    values = {mode: [getattr(trio.rows[at], figure) for trio in group] for at, mode in enumerate(MODES)}
-    return {mode: fmean(map(float, of)) for mode, of in values.items() if None not in of}
+    """The mean of a figure over the questions that have it in every mode; empty when none has."""
+    values = [[getattr(row, figure) for row in trio.rows] for trio in group]
+    whole = [of for of in values if None not in of]
+    return (
+        {mode: fmean(map(float, of)) for mode, of in zip(MODES, zip(*whole, strict=True), strict=True)} if whole else {}
+    )
 
 
 def promises(found: Sequence[Cell]) -> list[Ratio]:

@@ -1,19 +1,23 @@
 """Where a run keeps its finished rows, so that it can be broken off and continued.
 
-A folder with `run.json`, which says what the rows depend on, and `rows.jsonl`, to which rows are only added. A run with
-other settings is refused: rows of two settings must never be averaged.
+A folder with `run.json`, which says what the rows depend on and what served each variant, and `rows.jsonl`, to which
+rows are only added. A run with other settings is refused: rows of two settings must never be averaged.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from inferscale_server.bench.accuracy.row import Row, RowKey
 from inferscale_server.errors import ConfigError
 
 SETTINGS, ROWS = "run.json", "rows.jsonl"
+MACHINE = "machine"
+"""What is told of a variant and may differ between two runs."""
 
 
 class Ledger:
@@ -22,7 +26,8 @@ class Ledger:
     def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
         """Open or begin. Raises ConfigError when the folder holds rows of other settings, or is not one of ours."""
         self._folder = folder
-        self._settings: dict[str, object] = {"fingerprints": {}, **settings}
+        self._settings = dict(settings)
+        self._variants: dict[str, Mapping[str, object]] = {}
         self._rows: dict[RowKey, Row] = {}
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / SETTINGS).exists():
@@ -42,9 +47,15 @@ class Ledger:
         """One row, or None."""
         return self._rows.get(key)
 
-    def text_of(self, kv: Row) -> Row | None:
-        """Text over the very same prompt as a kv row."""
-        return self.get(RowKey(kv.case, "text", kv.k, kv.digest))
+    @property
+    def variants(self) -> Mapping[str, Mapping[str, object]]:
+        """What served each variant."""
+        return self._variants
+
+    def whole(self, case: str, variant: str, k: int) -> bool:
+        """Is there a kv row, and all that it is compared with?"""
+        kv = self.get(RowKey(case, "kv", k, variant))
+        return kv is not None and kv.off_key in self and kv.text_key in self
 
     def add(self, row: Row) -> None:
         """Keep a finished row."""
@@ -52,31 +63,38 @@ class Ledger:
         with (self._folder / ROWS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row.to_json(), separators=(",", ":")) + "\n")
 
-    def serves(self, variant: str, fingerprint: str) -> None:
-        """Note what a variant's chunks are. Raises ConfigError when its earlier rows were of other chunks."""
-        known = self._settings["fingerprints"]
-        assert isinstance(known, dict)
-        if known.setdefault(variant, fingerprint) != fingerprint:
-            raise ConfigError(f"option 'out': {self._folder} holds rows of {variant!r} that were encoded otherwise")
+    def serves(self, variant: str, about: Mapping[str, object]) -> None:
+        """Note what serves a variant. Raises ConfigError when its earlier rows are of something else."""
+        known = self._variants.get(variant, {})
+        for key in known.keys() & about.keys() - {MACHINE}:
+            if known[key] != about[key]:
+                raise ConfigError(
+                    f"option 'out': {self._folder} holds rows of {variant!r} that were encoded otherwise: "
+                    f"{key} was {known[key]!r} and is {about[key]!r}"
+                )
+        self._variants[variant] = dict(about)
         self._write_settings()
 
     def _resume(self) -> None:
         try:
             found = json.loads((self._folder / SETTINGS).read_text("utf-8"))
-            if differing := [
-                key for key, value in self._settings.items() if key != "fingerprints" and found[key] != value
-            ]:
-                name = differing[0]
-                raise ConfigError(
-                    f"option 'out': {self._folder} was made with {name} = {found[name]!r}, "
-                    f"not {self._settings[name]!r}: take another folder"
-                )
-            self._settings["fingerprints"] = dict(found["fingerprints"])
-            self._rows = {row.key: row for row in self._read()}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._variants = _variants(found)
+            self._compare(found)
+            self._rows = {row.key: row for row in _framed(self._read())}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"option 'out': {self._folder} holds no run that can be continued: {error}") from error
 
-    def _read(self) -> Iterable[Row]:
+    def _compare(self, found: Mapping[str, object]) -> None:
+        """What an earlier version did not write was None then."""
+        differing = [key for key, value in self._settings.items() if found.get(key) != value]
+        if differing:
+            name = differing[0]
+            raise ConfigError(
+                f"option 'out': {self._folder} was made with {name} = {found.get(name)!r}, "
+                f"not {self._settings[name]!r}: take another folder"
+            )
+
+    def _read(self) -> Sequence[Row]:
         """The rows; one that was broken off while being written, which only the last can be, is cut off."""
         file = self._folder / ROWS
         written = file.read_bytes() if file.exists() else b""
@@ -86,4 +104,26 @@ class Ledger:
         return [Row.from_json(json.loads(line)) for line in whole.splitlines()]
 
     def _write_settings(self) -> None:
-        (self._folder / SETTINGS).write_text(json.dumps(self._settings, indent=1) + "\n", "utf-8")
+        told = {**self._settings, "variants": self._variants}
+        (self._folder / SETTINGS).write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+
+
+def _variants(found: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:
+    """An earlier version wrote each variant's fingerprint alone."""
+    if "variants" in found:
+        return {str(name): dict(about) for name, about in found["variants"].items()}
+    return {str(name): {"fingerprint": fingerprint} for name, fingerprint in found["fingerprints"].items()}
+
+
+def _framed(rows: Sequence[Row]) -> Iterator[Row]:
+    """Kv rows of an earlier version do not name their off row: it is that of a variant with the very same prompt."""
+    prompts = {(row.case, row.k, row.variant): row.digest for row in rows if row.mode == "kv"}
+    off: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.mode == "off":
+            off.setdefault(row.case, []).append(row)
+    for row in rows:
+        alike = []
+        if row.mode == "kv" and not row.frame_digest:
+            alike = [of for of in off.get(row.case, ()) if prompts.get((row.case, row.k, of.variant)) == row.digest]
+        yield replace(row, frame_digest=alike[0].digest) if alike else row

@@ -1,8 +1,9 @@
 """Reads questions in LongMemEval's format (Wu et al., ICLR 2025): one JSON list, a haystack of sessions a question.
 
-Keys used: `question_id`, `question_type`, `question`, `answer`, `haystack_dates` ("2023/05/20 (Sat) 02:21"),
-`haystack_session_ids`, `haystack_sessions` ([[{role, content}]]). What the user says is a fact, turn by turn; questions
-whose id ends in `_abs` ask about what was never said and have no answer to be scored.
+Keys used: `question_id`, `question_type`, `question`, `question_date`, `answer`, `haystack_dates`
+("2023/05/20 (Sat) 02:21"), `haystack_session_ids`, `haystack_sessions` ([[{role, content}]]). Each turn is a fact: some
+questions are about what the assistant said, whose turns name it. Many ask for a time from now, so each begins with its
+date. Questions whose id ends in `_abs` ask about what was never said and have no answer to be scored.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from datetime import UTC, datetime
 from inferscale_server.bench.accuracy.case import Case, Haystack
 from inferscale_server.bench.conversation import DatedFact
 from inferscale_server.limits import MAX_FACT_CHARS
+from inferscale_server.wording import day
 
 DATE = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?: \([A-Za-z]+\))?(?: (\d{1,2}):(\d{2}))?")
 ABSTENTION = "_abs"
+SPEAKERS = {"user": None, "assistant": "assistant"}
+"""Who is named before a turn. The user speaks of itself as I, and needs no name."""
 
 
 def is_longmemeval(read: object) -> bool:
@@ -43,13 +47,18 @@ def parse_date(text: str) -> datetime:
 def _haystack(name: str, at: int, read: Mapping[str, object]) -> Haystack:
     where = f"{name}[{at}]"
     try:
-        case = Case(
-            f"{name}/{read['question_id']}", str(read["question"]), str(read["answer"]), str(read["question_type"])
-        )
+        case = Case(f"{name}/{read['question_id']}", _question(read), str(read["answer"]), str(read["question_type"]))
         facts = sorted(_facts(read), key=lambda fact: (fact.said_at is not None, fact.said_at))
         return Haystack(case.key, tuple(facts), (case,))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _question(read: Mapping[str, object]) -> str:
+    """Behind the day on which it is asked, where that is known."""
+    asked_on = read.get("question_date")
+    today = None if asked_on is None else day(parse_date(str(asked_on)).timestamp())
+    return str(read["question"]) if today is None else f"Today is {today}. {read['question']}"
 
 
 def _facts(read: Mapping[str, object]) -> Iterator[DatedFact]:
@@ -57,8 +66,8 @@ def _facts(read: Mapping[str, object]) -> Iterator[DatedFact]:
     for turns, date, session in zip(sessions, dates, ids, strict=True):
         for turn in turns:
             text = " ".join(str(turn["content"]).split())[:MAX_FACT_CHARS]
-            if turn["role"] == "user" and text:
-                yield DatedFact(text, None, parse_date(str(date)), str(session))
+            if turn["role"] in SPEAKERS and text:
+                yield DatedFact(text, SPEAKERS[str(turn["role"])], parse_date(str(date)), str(session))
 
 
 def _listed(read: Mapping[str, object], key: str) -> list[list[dict[str, object]]]:

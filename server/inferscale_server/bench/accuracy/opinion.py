@@ -32,7 +32,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """One prompt with the answer forced behind it. `endings`: one a lead-in, of the answer's positions."""
+    """One prompt with the answer forced behind it. `endings`: one a lead-in, of the answer's positions.
+
+    `frame_digest` names the same prompt without facts; `answer` is the model's own, where it was asked for one.
+    """
 
     prompt_digest: str
     facts: int
@@ -40,6 +43,8 @@ class Opinion:
     memory_as_text: int
     injected_tokens: int
     endings: tuple[tuple[Position, ...], ...]
+    frame_digest: str
+    answer: str | None = None
 
     @property
     def nll(self) -> tuple[float, ...]:
@@ -78,7 +83,7 @@ def read_opinion(told: Mapping[str, Any]) -> Opinion:
     """The answer of `POST /v1/inferscale/admin/score`."""
     counts = (told["facts"], told["memory_tokens"], told["memory_as_text"], told["injected_tokens"])
     endings = tuple(tuple(_position(token) for token in ending) for ending in told["endings"])
-    return Opinion(told["prompt_digest"], *counts, endings)
+    return Opinion(told["prompt_digest"], *counts, endings, told["frame_digest"], told.get("answer"))
 
 
 def _position(token: Mapping[str, Any]) -> Position:

@@ -11,7 +11,7 @@ from inferscale_server.bench.accuracy.distribution import Distribution
 
 @dataclass(frozen=True, slots=True)
 class RowKey:
-    """What is measured only once. `of` is the variant of a kv row, the prompt's digest of a text row."""
+    """What is measured only once. `of` is the variant of a kv row, else the prompt's digest."""
 
     case: str
     mode: str
@@ -24,7 +24,8 @@ class Row:
     """`nll` in nats a token, one for each lead-in; `kl` and `agreement` against text, kv rows only.
 
     `distributions` are a text row's, to compare later variants with. `k` is 0 without memory. `answer`, its F1 and
-    whether a judge found it `right` only where answers were generated.
+    whether a judge found it `right` only where answers were generated; `right` is None until a judge has said it.
+    `frame_digest` names the prompt without facts: the off row that the others are compared with.
     """
 
     case: str
@@ -44,12 +45,22 @@ class Row:
     f1: float | None = None
     right: bool | None = None
     distributions: tuple[tuple[Distribution, ...], ...] = ()
+    frame_digest: str = ""
 
     @property
     def key(self) -> RowKey:
         """What names it."""
-        of = {"kv": self.variant, "text": self.digest}.get(self.mode, "")
-        return RowKey(self.case, self.mode, self.k, of)
+        return RowKey(self.case, self.mode, self.k, self.variant if self.mode == "kv" else self.digest)
+
+    @property
+    def off_key(self) -> RowKey:
+        """The same question without memory."""
+        return RowKey(self.case, "off", 0, self.frame_digest)
+
+    @property
+    def text_key(self) -> RowKey:
+        """Text over the very same prompt."""
+        return RowKey(self.case, "text", self.k, self.digest)
 
     @property
     def mean_nll(self) -> float:

@@ -14,11 +14,15 @@ from inferscale_server.bench.accuracy.judge import Judge
 from inferscale_server.bench.accuracy.ledger import Ledger
 from inferscale_server.bench.accuracy.measure import Measuring, Progress, missing_of
 from inferscale_server.bench.accuracy.opinion import LEAD_INS
-from inferscale_server.bench.accuracy.served import ServedModel
+from inferscale_server.bench.accuracy.served import ANSWER_TOKENS, Machine, ServedModel
 from inferscale_server.bench.accuracy.variant import Variant
+from inferscale_server.bench.accuracy.verdicts import judge_missing
 from inferscale_server.bench.server_process import ServerChoice, check_injects, vllm_args_of
 from inferscale_server.demo.server import Report, server_at, sigterm_unwinds
 from inferscale_server.demo.start_log import log_folder
+
+ANSWERED = "behind the same prompt; F1 over stems"
+"""How answers are generated and compared; answers of an earlier version are not averaged with these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,15 @@ def settings_of(plan: Plan, choice: ServerChoice, haystacks: Sequence[Haystack])
         "dtype": choice.dtype if choice.base_url is None else "as served",
         "vllm_args": list(choice.vllm_args),
         "answers": plan.answers,
+        "answered": ANSWERED if plan.answers else None,
         "judge": None if plan.judge is None else plan.judge.model,
     }
 
 
 def missing_count(plan: Plan, variants: Sequence[Variant], haystacks: Sequence[Haystack], ledger: Ledger) -> int:
-    """How many questions times numbers of facts are still to be measured, at most."""
-    return sum(len(missing_of(haystack, plan.ks, one.name, ledger)) for one in variants for haystack in haystacks)
+    """How many questions times numbers of facts are still to be measured."""
+    missing = [ask for one in variants for of in haystacks for ask in missing_of(of, plan.ks, one.name, ledger)]
+    return sum(len(ask.ks) for ask in missing)
 
 
 def measure_all(
@@ -59,8 +65,9 @@ def measure_all(
     ledger: Ledger,
     progress: Progress,
     api_key: str | None = None,
+    machine: Machine = lambda client: {},
 ) -> list[Failure]:
-    """Measure what the ledger lacks, a server a variant; returns what failed.
+    """Measure what the ledger lacks, a server a variant, and have it judged; returns what failed.
 
     Raises StartupError when a server does not come up, Unavailable when it cannot inject, ConfigError.
     """
@@ -68,22 +75,24 @@ def measure_all(
     for variant in variants:
         if not any(missing_of(haystack, plan.ks, variant.name, ledger) for haystack in haystacks):
             continue
-        with served(choice, variant, plan.top, api_key, progress.tell) as model:
-            measuring = Measuring(model, variant.name, ledger, plan.answers, plan.judge)
-            failed += measuring.run(haystacks, plan.ks, plan.threads, progress)
+        with served(choice, variant, plan, api_key, machine, progress.tell) as model:
+            failed += Measuring(model, variant.name, ledger).run(haystacks, plan.ks, plan.threads, progress)
+    if plan.judge is not None:
+        progress.tell("asking the judge")
+        failed += judge_missing(plan.judge, ledger, haystacks, plan.threads)
     return failed
 
 
 @contextmanager
 def served(
-    choice: ServerChoice, variant: Variant, top: int, api_key: str | None, tell: Report
+    choice: ServerChoice, variant: Variant, plan: Plan, api_key: str | None, machine: Machine, tell: Report
 ) -> Iterator[ServedModel]:
     """The server that runs at `choice.base_url`, else one of our own with this variant's options."""
     from inferscale_sdk import InferScaleClient
 
-    with _address(choice, variant, top, tell) as url, InferScaleClient(base_url=url, api_key=api_key) as client:
+    with _address(choice, variant, plan.top, tell) as url, InferScaleClient(base_url=url, api_key=api_key) as client:
         check_injects(client)
-        model = ServedModel(client, url, api_key, top)
+        model = ServedModel(client, url, api_key, plan.top, ANSWER_TOKENS if plan.answers else 0, machine)
         try:
             yield model
         finally:

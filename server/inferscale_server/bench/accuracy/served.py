@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
@@ -24,27 +25,34 @@ ANSWER_TOKENS = 48
 
 
 class Served(Protocol):
-    """A model with memory. Scoring and answering may be called from several threads."""
+    """A model with memory. `opinion` may be called from several threads."""
 
     @property
-    def fingerprint(self) -> str:
-        """Names what its chunks are."""
+    def about(self) -> Mapping[str, object]:
+        """What its rows depend on, and the machine that it runs on."""
 
     def take_in(self, facts: Sequence[DatedFact], tell: Report) -> str:
-        """Remember facts for a new user, encode them all, and return the user."""
+        """Remember facts for a new user, encode them all, and return the user. Raises Unavailable."""
+
+    def let_go(self, user: str) -> None:
+        """Forget the user: nobody else's memory has its room until then."""
 
     def opinion(self, user: str, case: Case, mode: str, k: int) -> Opinion:
         """What it thinks of the gold answer. `k` is ignored without memory. Raises Unavailable."""
 
-    def answer(self, user: str, question: str, mode: str, k: int) -> str:
-        """What it answers, greedily."""
+
+Machine = Callable[["InferScaleClient"], Mapping[str, object]]
+"""What is to be told of the machine that a server runs on."""
 
 
 class ServedModel:
-    """A server at `url`. `top` likeliest tokens are asked for at each position."""
+    """A server at `url`. `top` likeliest tokens are asked for at each position, and the model's own answer of up to
+    `answer_tokens`, where that is not 0."""
 
-    def __init__(self, client: InferScaleClient, url: str, api_key: str | None, top: int) -> None:
-        self._client, self._top = client, top
+    def __init__(
+        self, client: InferScaleClient, url: str, api_key: str | None, top: int, answer_tokens: int, machine: Machine
+    ) -> None:
+        self._client, self._top, self._answer_tokens, self._machine = client, top, answer_tokens, machine
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
 
@@ -53,34 +61,39 @@ class ServedModel:
         self._http.close()
 
     @property
-    def fingerprint(self) -> str:
+    def about(self) -> Mapping[str, object]:
         """As the server names it."""
-        return str(self._client.status().raw["fingerprint"])
+        status = self._client.status().raw
+        kv = status["kv"]
+        assert isinstance(kv, dict), f"status.kv is {kv!r}"
+        named = {key: status.get(key) for key in ("model", "fingerprint", "recipe", "embedder")}
+        engine = {key: kv.get(key) for key in ("tail_tokens", "backend", "vllm")}
+        return {**named, **engine, "machine": dict(self._machine(self._client))}
 
     def take_in(self, facts: Sequence[DatedFact], tell: Report) -> str:
-        """Raises Unavailable when a fact was not encoded."""
+        """Raises Unavailable when a fact was not encoded; nothing of the user is left then."""
         user = new_user()
-        if complaints := take_in(self._client, user, facts, tell).complaints:
-            raise Unavailable(complaints[0])
+        with ExitStack() as failed:
+            failed.callback(self.let_go, user)
+            if complaints := take_in(self._client, user, facts, tell).complaints:
+                raise Unavailable(complaints[0])
+            failed.pop_all()
         return user
+
+    def let_go(self, user: str) -> None:
+        """Its facts and its KV are gone when this returns."""
+        self._client.memories.delete_all(user)
 
     def opinion(self, user: str, case: Case, mode: str, k: int) -> Opinion:
         """One call of the operator's scoring route."""
         body: dict[str, Any] = {"user_id": user, "question": case.question, "mode": mode, "top": self._top}
-        body |= {"endings": endings_of(case.answer), "k": k or None}
+        body |= {"endings": endings_of(case.answer), "k": k or None, "answer_tokens": self._answer_tokens}
         try:
             response = self._http.post(ROUTE, json=body)
             told = response.json()
-        except (httpx.HTTPError, ValueError) as error:
+            if response.is_success:
+                return read_opinion(told)
+            message = str(told["error"]["message"])
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             raise Unavailable(f"scoring failed: {type(error).__name__}: {error}") from error
-        if not response.is_success:
-            raise Unavailable(f"scoring failed: {told['error']['message']}")
-        return read_opinion(told)
-
-    def answer(self, user: str, question: str, mode: str, k: int) -> str:
-        """Raises the SDK's errors, and Unavailable when the answer was served in another mode."""
-        memory: Any = {"mode": mode, "k": k} if mode != "off" else {"mode": mode}
-        response = self._client.chat(user, question, memory=memory, temperature=0, max_tokens=ANSWER_TOKENS)
-        if response.mode != mode:
-            raise Unavailable(f"an answer in mode {mode} was served as {response.mode} ({response.reason})")
-        return response.text or ""
+        raise Unavailable(f"scoring failed: {message}")
