@@ -107,6 +107,8 @@ class Brain:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.extraction is not None:
+            await self.extraction.aclose()
         await self.memory.aclose()
         self.folder.release()
 

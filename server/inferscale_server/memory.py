@@ -12,7 +12,6 @@ invisible at once, because everything that reads looks at the clock; `maintain` 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -53,6 +52,7 @@ from inferscale_server.types import (
     UserPage,
 )
 from inferscale_server.vectors import FactVectors
+from inferscale_server.wipes import Wipes
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class MemoryService:
         self._deletions = Deletions(self._forget_all)
         self._writes: set[asyncio.Task[Any]] = set()
         self._intake = Intake()
-        self._wipes: Counter[Owner] = Counter()
+        self._wipes = Wipes()
         self._closing = self._closed = False
 
     async def start(self) -> None:
@@ -99,10 +99,11 @@ class MemoryService:
 
         What `successors` name is recalled no more when this returns (see FactStore.add). A repeat with the same key
         returns what the first one did, also after a restart. Raises Conflict for a key that came with another body or
-        when `wipes` has grown, StorageFull or Unavailable, with nothing stored.
+        when `wipes` has grown by one that these facts match, StorageFull or Unavailable, with nothing stored.
         """
         async with self._turn(owner):
-            if unless_wiped_since not in (None, self.wipes(owner)):
+            since = self.wipes(owner) if unless_wiped_since is None else unless_wiped_since
+            if self._wipes.concern(owner, since, drafts, self._store.now()):
                 raise Conflict("the user's memories were deleted meanwhile", code="memories_deleted")
             if idempotency is not None:
                 earlier = await self._run(self._writer, self._store.earlier, owner, idempotency, drafts)
@@ -198,19 +199,19 @@ class MemoryService:
     async def delete_owner(self, owner: Owner) -> int:
         """Forget all facts of an owner, also those of adds that came before this call; returns how many."""
         async with self._turn(owner):
-            self._wipes[owner] += 1
+            self._wipes.note(owner)
             return await self._finish(self._forget_owner(owner))
 
     async def delete_matching(self, owner: Owner, where: Filter) -> int:
         """Like `delete_owner`, for those that match, in slices: a call that was broken off has deleted some of them."""
         async with self._turn(owner):
-            self._wipes[owner] += 1
+            self._wipes.note(owner, where)
             doomed = await self._searches.matching(owner, where)
             return await self._finish(self._forget_many(owner, doomed))
 
     def wipes(self, owner: Owner) -> int:
         """Grows when many of the owner's facts are deleted at once: what was said before must not be stored after."""
-        return self._wipes[owner]
+        return self._wipes.number(owner)
 
     async def maintain(self, now: float | None = None) -> int:
         """Free what has expired until `now` (Unix seconds): facts, their KV, old idempotency keys.

@@ -10,7 +10,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from inferscale_server.errors import InvalidRequest, TooLarge
 from inferscale_server.limits import (
@@ -47,6 +47,8 @@ FACT_KEYS = frozenset({"text", "speaker", "timestamp", "session_id", "metadata",
 CHANGE_KEYS = frozenset({"text", "speaker", "session_id", "metadata", "timestamp", "expires_at"})
 REMEMBERED_ROLES = frozenset({"user", "assistant"})
 SKIPPED_ROLES = frozenset({"system", "developer", "tool", "function"})
+
+Answers = Literal["whole", "clipped", "skipped"]
 
 _UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _UNSEEN = (
@@ -203,10 +205,11 @@ def drafts_from_messages(messages: object, defaults: DraftDefaults) -> tuple[Fac
     return tuple(said.draft for said in said_in(messages, defaults))
 
 
-def said_in(messages: object, defaults: DraftDefaults) -> tuple[Said, ...]:
-    """Like `drafts_from_messages`, with whether the user said it."""
+def said_in(messages: object, defaults: DraftDefaults, answers: Answers = "whole") -> tuple[Said, ...]:
+    """Like `drafts_from_messages`, with whether the user said it. `answers`: what becomes of the assistant's, however
+    long: `clipped` to MAX_FACT_CHARS, or `skipped`."""
     listed = _parse_list(messages, "messages", MAX_MESSAGES_PER_REQUEST)
-    said = (_said_in_message(message, defaults, f"messages[{i}]") for i, message in enumerate(listed))
+    said = (_said_in_message(message, defaults, answers, f"messages[{i}]") for i, message in enumerate(listed))
     return tuple(one for one in said if one is not None)
 
 
@@ -271,19 +274,24 @@ def _draft_from_fact(fact: object, defaults: DraftDefaults, param: str) -> FactD
     return _draft(fact.get("text"), fact.get("speaker"), fact, defaults, param, f"{param}.text")
 
 
-def _said_in_message(message: object, defaults: DraftDefaults, param: str) -> Said | None:
+def _said_in_message(message: object, defaults: DraftDefaults, answers: Answers, param: str) -> Said | None:
     if not isinstance(message, Mapping):
         raise InvalidRequest(f"{param} must be an object", param=param)
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str) or role not in REMEMBERED_ROLES | SKIPPED_ROLES:
         raise InvalidRequest(f"{param}.role {role!r} is not a role of a chat message", param=f"{param}.role")
+    by_user = role == "user"
     if role in SKIPPED_ROLES or (content is None and message.get("tool_calls")):
+        return None
+    if answers == "skipped" and not by_user:
         return None
     name = message.get("name")
     speaker = role if name is None else name
     text_param = f"{param}.content"
-    draft = _draft(_message_text(content, text_param), speaker, message, defaults, param, text_param)
-    return Said(role == "user", draft)
+    text = _message_text(content, text_param)
+    if answers == "clipped" and not by_user and isinstance(text, str):
+        text = text.strip()[:MAX_FACT_CHARS]
+    return Said(by_user, _draft(text, speaker, message, defaults, param, text_param))
 
 
 def _draft(

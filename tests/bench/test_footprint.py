@@ -72,7 +72,7 @@ def test_a_real_users_bytes_stand_beside_what_the_tokens_compute_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with small_server() as server:
-        server.add([{"text": "Bruno is old."}, {"text": "Bruno is a dog."}], "alice")
+        server.add("alice", [{"text": "Bruno is old."}, {"text": "Bruno is a dog."}])
         argv = ("--base-url", server.url, "--user", "alice", "--json", str(tmp_path / "f.json"))
         assert run(*argv) == 0
     told = json.loads((tmp_path / "f.json").read_text())["user"]

@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from inferscale_server.extraction.backlog import TurnBacklog, Waiting
 from inferscale_server.extraction.build import backlog_of
+from inferscale_server.filters import within
 from inferscale_server.limits import MAX_TURNS_QUEUED, MAX_TURNS_QUEUED_PER_USER
 from inferscale_server.memory import MemoryService
-from inferscale_server.types import Owner
-from tests.extraction.script import ALICE, extraction, facts, script, texts, turns
+from inferscale_server.types import Owner, Scope
+from tests.extraction.script import ALICE, extraction, facts, script, texts, turns, user
 
 [TURN] = turns("I have a dog")
 
@@ -90,3 +91,19 @@ async def test_S10_a_turn_that_waited_while_all_was_deleted_is_dropped(memory: M
     await memory.delete_owner(ALICE)
     await backlog.drain()
     assert texts(memory) == [] and heard == ["queued", "failed"]
+
+
+async def test_S10_a_turn_that_waited_while_its_run_was_deleted_is_dropped_and_others_are_not(
+    memory: MemoryService,
+) -> None:
+    heard: list[str] = []
+    model = script(facts("User has a dog."), facts("User has a cat."))
+    backlog = backlog_of(extraction(memory, model), heard.append)
+    for text, run in (("I have a dog", "r1"), ("I have a cat", "r2")):
+        [turn] = turns(user(text, run_id=run))
+        backlog.put(Waiting(ALICE, turn, memory.wipes(ALICE)))
+    where = within(None, Scope(run_id="r1"))
+    assert where is not None
+    await memory.delete_matching(ALICE, where)
+    await backlog.drain()
+    assert texts(memory) == ["User has a cat."] and heard == ["queued", "queued", "failed", "done"]

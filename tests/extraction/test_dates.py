@@ -24,6 +24,11 @@ from tests.extraction.script import SAID_AT
         ("gestern", "gestern (2023-05-07)"),
         ("übermorgen", "übermorgen (2023-05-10)"),
         ("ayer", "ayer (2023-05-07)"),
+        ("J'ai déménagé hier", "J'ai déménagé hier (2023-05-07)"),
+        ("avant-hier", "avant-hier (2023-05-06)"),
+        ("aujourd’hui", "aujourd’hui (2023-05-08)"),
+        ("l'altro ieri", "l'altro ieri (2023-05-06)"),
+        ("depois de amanhã", "depois de amanhã (2023-05-10)"),
         ("我昨天去了北京", "我昨天 (2023-05-07)去了北京"),
     ],
 )
@@ -34,7 +39,17 @@ def test_a_relative_date_gets_its_day(text: str, resolved: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["guten Morgen", "por la mañana", "Todayish", "8 May 2023", "a week", "lastly Monday", "la semana pasada"]
+    "text",
+    [
+        "guten Morgen",
+        "por la mañana",
+        "Todayish",
+        "Ich wohne hier",
+        "8 May 2023",
+        "a week",
+        "lastly Monday",
+        "la semana pasada",
+    ],
 )
 def test_other_words_stay_as_they_are(text: str) -> None:
     assert resolve_dates(text, SAID_AT) == text

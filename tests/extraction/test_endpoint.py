@@ -54,6 +54,8 @@ async def test_the_schema_is_sent_as_a_response_format() -> None:
         httpx.Response(200, json=[]),
         httpx.ConnectError("I have a dog"),
         httpx.ReadTimeout(KEY),
+        httpx.DecodingError("I have a dog"),
+        httpx.TooManyRedirects(KEY),
     ],
 )
 async def test_an_endpoint_that_fails_is_unavailable_and_nothing_secret_is_repeated(
@@ -101,6 +103,15 @@ async def test_the_configuration_chooses_extractor_and_judge(
 def test_auto_says_what_it_chose_and_why(flags: dict[str, object], name: str, reason: str) -> None:
     chosen = choose_extractor(load_config(flags, {}))
     assert chosen.name == name and reason in chosen.reason
+
+
+async def test_with_the_extraction_its_connections_are_closed(memory: MemoryService) -> None:
+    config = load_config({"extractor": "openai:big@http://models/v1"}, {})
+    built = build_extraction(config, memory, script().write, lambda status: None)
+    assert built is not None and built.writer is not None
+    await built.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
+        await built.writer(PROMPT)
 
 
 async def test_extraction_can_be_switched_off(memory: MemoryService) -> None:

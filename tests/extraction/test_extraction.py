@@ -7,9 +7,12 @@ import asyncio
 import pytest
 
 from inferscale_server.errors import Conflict, NotFound
+from inferscale_server.extraction.answer import MAX_FACTS_PER_TURN
 from inferscale_server.extraction.extraction import Extraction
 from inferscale_server.extraction.extractor import VerbatimExtractor
 from inferscale_server.extraction.judge import ModelJudge, RuleJudge
+from inferscale_server.extraction.prompt import MAX_FACT_LETTERS
+from inferscale_server.extraction.turn import Sources
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import AddOutcome, FactDraft, IdempotencyKey
 from tests.extraction.script import ALICE, SAID_AT, assistant, extraction, facts, relation, script, texts, turns, user
@@ -61,6 +64,22 @@ async def test_a_broken_answer_is_asked_for_once_more(memory: MemoryService) -> 
     assert statuses(await extraction(memory, model).remember(ALICE, turns("I have a dog"))) == ["stored"]
     first, second = model.asked
     assert first.temperature == 0 and second.temperature > 0 and "JSON" in second.user
+    assert first.max_tokens >= MAX_FACTS_PER_TURN * MAX_FACT_LETTERS and second.max_tokens > 2 * first.max_tokens
+
+
+async def test_the_end_of_a_long_turn_that_was_not_read_is_reported(memory: MemoryService) -> None:
+    model = script(facts("User has a dog."))
+    said = turns("I have a dog. " + "Woof! " * 1_100)
+    outcomes = await extraction(memory, model).remember(ALICE, said)
+    assert len(model.asked[0].user) < 6_100
+    assert statuses(outcomes) == ["stored", "failed"] and "characters of the turn were not read" in str(outcomes[1])
+
+
+async def test_a_date_in_the_models_own_words_loses_no_fact(memory: MemoryService) -> None:
+    model = script(facts("User moved to Rome on May 7, 2023.", "User moved to Rome on May 9, 2023."))
+    outcomes = await extraction(memory, model).remember(ALICE, turns("I moved to Rome yesterday"))
+    assert statuses(outcomes) == ["stored", "failed"]
+    assert texts(memory) == ["User moved to Rome on May 7, 2023."]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +104,7 @@ async def test_two_broken_answers_are_a_failure_with_the_reason(
 async def test_what_is_whole_of_a_cut_answer_is_stored_and_the_cut_is_reported(memory: MemoryService) -> None:
     cut = facts("User has a dog.", "User has a cat.")[:-12]
     outcomes = await extraction(memory, script(cut, cut)).remember(ALICE, turns("I have a dog and a cat"))
-    assert statuses(outcomes) == ["stored", "failed"] and outcomes[1].reason == "the answer is no JSON"
+    assert statuses(outcomes) == ["stored", "failed"] and "cut short" in str(outcomes[1].reason)
 
 
 async def test_an_invented_fact_is_left_out_and_reported(memory: MemoryService) -> None:
@@ -170,6 +189,52 @@ async def test_without_a_model_to_judge_nothing_is_merged_by_nearness(memory: Me
     assert len(texts(memory)) == 3
 
 
+def verbatim(memory: MemoryService, sources: Sources = "user") -> Extraction:
+    """What a server with the embedded model has."""
+    return Extraction(memory, VerbatimExtractor(), RuleJudge(), sources)
+
+
+async def test_by_rule_the_newer_taste_is_found_and_the_older_one_superseded(memory: MemoryService) -> None:
+    service = verbatim(memory)
+    [old] = await service.remember(ALICE, turns("I love Chinese food"))
+    new, gone = await service.remember(ALICE, turns("I hate Chinese food", at=SAID_AT + 60))
+    assert (new.status, gone.status, gone.id, gone.reason) == ("stored", "superseded", old.id, f"by {new.id}")
+    assert [hit.fact.text for hit in await memory.search(ALICE, "love Chinese food", 5)] == ["I hate Chinese food"]
+
+
+async def test_by_rule_all_that_the_new_one_makes_untrue_goes(memory: MemoryService) -> None:
+    service = verbatim(memory)
+    await service.remember(ALICE, turns("I love tea", "I like tea", "I love Thai food"))
+    outcomes = await service.remember(ALICE, turns("I hate tea", at=None))
+    assert statuses(outcomes) == ["stored", "superseded", "superseded"]
+    assert texts(memory) == ["I love Thai food", "I hate tea"]
+
+
+async def test_by_rule_the_passive_form_is_the_same(memory: MemoryService) -> None:
+    service = verbatim(memory)
+    [first] = await service.remember(ALICE, turns("Ann manages Bob"))
+    [second] = await service.remember(ALICE, turns("Bob is managed by Ann"))
+    assert (second.status, second.id) == ("duplicate", first.id)
+    assert statuses(await service.remember(ALICE, turns("Bob manages Ann"))) == ["stored"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        user("I live in Rome", name="Bob"),
+        user("I live in Rome", agent_id="coach"),
+        user("I live in Rome", timestamp="2023-05-01T00:00:00Z"),
+    ],
+)
+async def test_by_rule_another_speaker_scope_or_an_earlier_time_replaces_nothing(
+    memory: MemoryService, message: dict[str, object]
+) -> None:
+    service = verbatim(memory)
+    await service.remember(ALICE, turns("I live in Oslo"))
+    assert statuses(await service.remember(ALICE, turns(message))) == ["stored"]
+    assert texts(memory) == ["I live in Oslo", "I live in Rome"]
+
+
 async def test_what_was_said_earlier_does_not_take_a_later_facts_place(memory: MemoryService) -> None:
     model = script(facts("User lives in Oslo."), facts("User lives in Rome."), relation("replaces", 1))
     service = extraction(memory, model, ModelJudge(model.write))
@@ -215,6 +280,29 @@ async def test_verbatim_keeps_the_message_as_it_stands(memory: MemoryService) ->
     service = Extraction(memory, VerbatimExtractor(), RuleJudge())
     assert statuses(await service.remember(ALICE, turns("I hiked yesterday", "ok"))) == ["stored"]
     assert texts(memory) == ["I hiked yesterday"]
+
+
+async def test_verbatim_leaves_out_what_only_asks(memory: MemoryService) -> None:
+    said = turns("Where do I live?", "I moved. Is Rome nice?", "Did you know that I moved?")
+    assert statuses(await verbatim(memory).remember(ALICE, said)) == ["stored", "stored"]
+    assert texts(memory) == ["I moved. Is Rome nice?", "Did you know that I moved?"]
+
+
+@pytest.mark.parametrize(
+    "answer", ["Your dog is called Rex.", "Well, as you told me, your dog is called Rex, a fine name."]
+)
+async def test_verbatim_does_not_learn_a_recalled_memory_from_the_answer(memory: MemoryService, answer: str) -> None:
+    [turn] = turns("Tell me about him", assistant(answer), sources="both")
+    recalled = turn.beside(["My dog is called Rex"])
+    outcomes = await verbatim(memory, "both").remember(ALICE, [recalled])
+    assert statuses(outcomes) == ["stored", "failed"] and "repeats a recalled memory" in str(outcomes[1].reason)
+    assert texts(memory) == ["Tell me about him"]
+
+
+async def test_verbatim_keeps_an_answer_that_says_something_else(memory: MemoryService) -> None:
+    [turn] = turns("My dog is called Rex", assistant("Rex means king in Latin."), sources="both")
+    await verbatim(memory, "both").remember(ALICE, [turn.beside(["My dog is called Rex"])])
+    assert texts(memory) == ["My dog is called Rex", "Rex means king in Latin."]
 
 
 async def test_other_languages_stay_what_they_are(memory: MemoryService) -> None:

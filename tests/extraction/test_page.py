@@ -9,6 +9,7 @@ import pytest
 
 from inferscale_sdk import InferScaleClient
 from inferscale_server.config import EXTRACTORS
+from inferscale_server.extraction.contradiction import relation_of
 from tests.cli.memory_server import memory_server
 from tests.extraction.script import by_default, with_defaults
 from tests.openai.chat_app import ChatApp
@@ -20,6 +21,15 @@ def test_every_extractor_has_its_row() -> None:
     [table] = re.findall(r"^\| `--extractor` .*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     listed = re.findall(r"^\| `([^`]+)`", table, re.MULTILINE)
     assert [name for name in listed if not name.startswith("openai:")] == list(EXTRACTORS)
+
+
+def test_the_rules_do_what_the_page_shows() -> None:
+    [table] = re.findall(r"^\| stored \| new .*\n\|---.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    becomes = {"`duplicate`": "same", "`superseded`": "replaces"}
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+    said = [(old, one.strip(), becomes.get(told, "new")) for old, new, told in rows for one in new.split(";")]
+    assert len(said) > len(rows) >= 5
+    assert [relation_of(new, old) for old, new, _ in said] == [relation for _, _, relation in said]
 
 
 def test_with_the_defaults_the_first_example_prints_what_the_page_says(

@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from inferscale_server.edge.services import Services
-from inferscale_server.limits import MAX_TURNS_PER_REQUEST
+from inferscale_server.extraction.turn import Sources
+from inferscale_server.limits import MAX_FACT_CHARS, MAX_TURNS_PER_REQUEST
 from tests.edge.conftest import client_of, guarded
 from tests.edge.conftest import services as services
-from tests.extraction.script import Script, extraction, facts, script, user
+from tests.extraction.script import Script, assistant, extraction, facts, script, user
 
 BODY = {"user_id": "alice", "timestamp": "2023-05-08T13:56:00Z"}
 
@@ -77,3 +78,30 @@ async def test_nothing_to_remember_is_an_empty_list(client: httpx.AsyncClient) -
 async def test_a_bad_message_is_refused_before_any_model_is_asked(client: httpx.AsyncClient, message: object) -> None:
     answer = await client.post("/v1/memories", json={**BODY, "messages": [user("I have a dog"), message]})
     assert answer.status_code == 400 and answer.json()["error"]["param"].startswith("messages[1]")
+
+
+@pytest.mark.parametrize("sources", ["user", "both"])
+async def test_a_long_answer_does_not_lose_what_the_user_said(
+    services: Services, model: Script, sources: Sources
+) -> None:
+    model(facts("User has a dog."))
+    with_model = replace(services, extraction=extraction(services.memory, model, sources=sources))
+    body = {**BODY, "messages": [user("I have a dog"), assistant("Dogs need walks. " * 530)]}
+    assert len(str(assistant("Dogs need walks. " * 530)["content"])) > 9_000
+    async with client_of(guarded(with_model)) as client:
+        answer = await client.post("/v1/memories", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["results"][0]["status"] == "stored"
+
+
+async def test_a_users_own_message_that_is_too_long_is_413(client: httpx.AsyncClient) -> None:
+    answer = await add(client, "I have a dog. " * MAX_FACT_CHARS)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (413, "messages[0].content")
+
+
+async def test_without_inference_a_long_answer_is_not_clipped_in_silence(client: httpx.AsyncClient) -> None:
+    said = [user("Where do I live?"), assistant("a" * (MAX_FACT_CHARS + 1))]
+    refused = await client.post("/v1/memories", json={**BODY, "infer": False, "messages": said})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (413, "messages[1].content")
+    kept = await client.post("/v1/memories", json={**BODY, "infer": False, "messages": said[:1]})
+    assert [one["status"] for one in kept.json()["results"]] == ["stored"]

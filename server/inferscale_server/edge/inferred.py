@@ -12,10 +12,10 @@ from inferscale_server.edge.idempotency import OncePerKey
 from inferscale_server.edge.services import Services
 from inferscale_server.errors import ExtractionUnavailable, TooLarge
 from inferscale_server.extraction.extraction import Extraction
-from inferscale_server.extraction.turn import Turn, turns_in
+from inferscale_server.extraction.turn import Turn, turns_of
 from inferscale_server.limits import MAX_TURNS_PER_REQUEST
 from inferscale_server.memory import MemoryService
-from inferscale_server.remember import DraftDefaults, said_in
+from inferscale_server.remember import DraftDefaults
 from inferscale_server.types import AddOutcome, IdempotencyKey, Owner
 
 Adds = OncePerKey[tuple[AddOutcome, ...]]
@@ -49,7 +49,7 @@ def extraction_of(services: Services) -> Extraction:
 
 
 def _turns(messages: object, defaults: DraftDefaults, extraction: Extraction) -> Sequence[Turn]:
-    turns = turns_in(said_in(messages, defaults), extraction.sources)
+    turns = turns_of(messages, defaults, extraction.sources)
     if len(turns) > MAX_TURNS_PER_REQUEST:
         message = f"messages has {len(turns)} turns, at most {MAX_TURNS_PER_REQUEST} are read in one request"
         raise TooLarge(message, param="messages")

@@ -48,15 +48,23 @@ ANSWER_ROOM = 256
 
 
 class ClosingStream(StreamingResponse):
-    """A stream whose generator is closed whatever ends it, so that the engine hears of a disconnect at once."""
+    """A stream whose generator is closed whatever ends it, so that the engine hears of a disconnect at once; then
+    `at_end` is called."""
+
+    def __init__(self, content: AsyncIterator[str], at_end: Callable[[], None]) -> None:
+        super().__init__(content, media_type="text/event-stream")
+        self._at_end = at_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
             close: Callable[[], Awaitable[None]] | None = getattr(self.body_iterator, "aclose", None)
-            if close is not None:
-                await close()
+            try:
+                if close is not None:
+                    await close()
+            finally:
+                self._at_end()
 
 
 class ChatDesk:
@@ -278,8 +286,8 @@ class ChatDesk:
         if isinstance(events, ErrorResponse):
             await self._land(turn)
             return self._refused(events)
-        content = self._events(turn, events, request, raw_request)
-        return ClosingStream(with_sse_keep_alive(content, keep_alive_s), media_type="text/event-stream")
+        content = with_sse_keep_alive(self._events(turn, events, request, raw_request), keep_alive_s)
+        return ClosingStream(content, lambda: turn.heard.keep_unanswered(self._brain, turn.recalled))
 
     async def _events(
         self, turn: Turn, events: AsyncGenerator[Any, None], request: Any, raw_request: Request

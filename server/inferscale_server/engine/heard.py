@@ -15,20 +15,22 @@ from inferscale_server.edge.sse import parse_event
 from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.errors import ExtractionUnavailable, RequestError
 from inferscale_server.extraction.backlog import Waiting
-from inferscale_server.extraction.turn import turns_in
-from inferscale_server.remember import DraftDefaults, said_in
+from inferscale_server.extraction.turn import turns_of
+from inferscale_server.remember import DraftDefaults
 from inferscale_server.seat import plain_text
 
 
 @dataclass
 class Heard:
-    """One chat's part of a conversation. `since` is what `MemoryService.wipes` said when the chat came in."""
+    """One chat's part of a conversation. `since` is what `MemoryService.wipes` said when the chat came in; `kept`: its
+    turn was queued, or there was nothing to queue."""
 
     ask: ChatMemory
     said: tuple[Mapping[str, Any], ...]
     since: int
     at: float
     pieces: list[str] = field(default_factory=list)
+    kept: bool = False
 
     def event(self, event: str) -> None:
         """Read a piece of the first answer from one event of the stream."""
@@ -43,19 +45,26 @@ class Heard:
 
     def keep(self, brain: Brain, recalled: Sequence[str]) -> str:
         """Queue the turn: `queued`, `queue_full`, `nothing` to remember, or `unusable` (too long, no valid text)."""
+        self.kept = True
         owner, extraction, backlog = self.ask.owner, brain.extraction, brain.backlog
         assert owner is not None and extraction is not None and backlog is not None, "checked when the chat came in"
         answer = {"role": "assistant", "content": "".join(self.pieces)}
         messages = [*self.said, answer] if extraction.sources == "both" and answer["content"].strip() else self.said
         defaults = DraftDefaults(self.at, self.ask.session_id, scope=self.ask.scope)
         try:
-            turns = turns_in(said_in(list(messages), defaults), extraction.sources) if self.said else ()
+            turns = turns_of(list(messages), defaults, extraction.sources) if self.said else ()
         except RequestError:
             return "unusable"
         if not turns:
             return "nothing"
         [turn] = turns
         return backlog.put(Waiting(owner, turn.beside(recalled), self.since))
+
+    def keep_unanswered(self, brain: Brain, recalled: Sequence[str]) -> None:
+        """The answer broke off: queue what the user said, without the piece of an answer, unless the turn was kept."""
+        if self.ask.remember and not self.kept:
+            self.pieces.clear()
+            self.keep(brain, recalled)
 
 
 def heard(brain: Brain, ask: ChatMemory, messages: Sequence[Any]) -> Heard:

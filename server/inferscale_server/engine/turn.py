@@ -36,6 +36,11 @@ class Turn:
     staged: Mapping[int, ColdTier] = field(default_factory=dict)  # where chunks were before this chat, by stamp
     timings_ms: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def recalled(self) -> tuple[str, ...]:
+        """The memories that it is answered with."""
+        return tuple(line.text for line in self.shown)
+
 
 def provenance(turn: Turn, brain: Brain) -> Mapping[str, Any]:
     """The `inferscale` field of the answer. Counts the request, and queues what is to be remembered: call it once."""
@@ -43,7 +48,7 @@ def provenance(turn: Turn, brain: Brain) -> Mapping[str, Any]:
     shown = _shown(turn, injected)
     if not turn.ask.remember:
         return shown
-    return shown | {"remember": turn.heard.keep(brain, [line.text for line in turn.shown])}
+    return shown | {"remember": turn.heard.keep(brain, turn.recalled)}
 
 
 def _counted(turn: Turn, brain: Brain) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from inferscale_server.errors import InferScaleError, RequestError
@@ -19,6 +20,8 @@ MAX_FACTS_PER_TURN = 5
 LISTS = ("facts", "memory", "memories")
 TEXTS = ("text", "fact", "memory")
 
+Names = Mapping[str, str]
+
 _BAD_ESCAPE = re.compile(r'\\(\\|["/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _DECODER = json.JSONDecoder(strict=False)
@@ -28,22 +31,23 @@ class BadAnswer(InferScaleError):
     """The model's answer cannot be used; the message says why, without quoting it."""
 
 
-def read_facts(answer: str, speakers: Sequence[str]) -> Extracted:
-    """Up to MAX_FACTS_PER_TURN facts; an empty list is an answer too. Raises BadAnswer."""
+def read_facts(answer: str, speakers: Sequence[str], names: Names = MappingProxyType({})) -> Extracted:
+    """Up to MAX_FACTS_PER_TURN facts; an empty list is an answer too. `names`: how the answer calls some of the
+    speakers. Raises BadAnswer."""
     found = read_json(answer)
     listed = found if isinstance(found, list) else next((found[key] for key in LISTS if key in found), None)
     if not isinstance(listed, list):
         raise BadAnswer("the answer holds no list of facts")
-    return _facts(listed, speakers)
+    return _facts(listed, speakers, names)
 
 
-def salvage_facts(answer: str, speakers: Sequence[str]) -> Extracted:
+def salvage_facts(answer: str, speakers: Sequence[str], names: Names = MappingProxyType({})) -> Extracted:
     """The complete facts of an answer that was cut short. Raises BadAnswer when there are none."""
     start = answer.find("[")
     whole = list(_elements(_mended(answer), start + 1)) if start >= 0 else []
     if not whole:
         raise BadAnswer("the answer is no JSON, or was cut short before its first fact")
-    return _facts(whole, speakers)
+    return _facts(whole, speakers, names)
 
 
 def read_json(answer: str) -> dict[str, Any] | list[Any]:
@@ -73,12 +77,12 @@ def _elements(text: str, at: int) -> Iterator[object]:
         yield value
 
 
-def _facts(listed: Sequence[object], speakers: Sequence[str]) -> Extracted:
+def _facts(listed: Sequence[object], speakers: Sequence[str], names: Names) -> Extracted:
     facts: list[Salient] = []
     lost: list[str] = []
     for one in listed[:MAX_FACTS_PER_TURN]:
         try:
-            facts.append(_fact(one, speakers))
+            facts.append(_fact(one, speakers, names))
         except BadAnswer as error:
             lost.append(str(error))
     if lost and not facts:
@@ -86,7 +90,7 @@ def _facts(listed: Sequence[object], speakers: Sequence[str]) -> Extracted:
     return Extracted(tuple(dict.fromkeys(facts)), tuple(lost))
 
 
-def _fact(one: object, speakers: Sequence[str]) -> Salient:
+def _fact(one: object, speakers: Sequence[str], names: Names) -> Salient:
     written: object = one
     who: object = None
     if isinstance(one, Mapping):
@@ -98,7 +102,8 @@ def _fact(one: object, speakers: Sequence[str]) -> Salient:
         text = parse_text(" ".join(_SURROGATE.sub(" ", written).replace("\0", " ").split()), "text")
     except RequestError as error:
         raise BadAnswer(f"a fact of the answer cannot be kept: {error.message}") from error
-    return Salient(text, who if isinstance(who, str) and who in speakers else speakers[0])
+    speaker = names.get(who, who) if isinstance(who, str) else ""
+    return Salient(text, speaker if speaker in speakers else speakers[0])
 
 
 def _mended(answer: str) -> str:

@@ -49,11 +49,13 @@ def build_extraction(
     name = choose_extractor(config).name
     if name == "off":
         return None
-    writer = served
+    endpoint = None
     if name.startswith(PREFIX):
         at = parse_endpoint(name, config.extractor_url, config.extractor_secret, "extractor")
-        writer = EndpointWriter(at)
-    return Extraction(memory, _extractor(name, config, writer), _judge(config, writer), config.extract_from, tell)
+        endpoint = EndpointWriter(at)
+    writer = endpoint or served
+    extractor, judge = _extractor(name, config, writer), _judge(config, writer)
+    return Extraction(memory, extractor, judge, config.extract_from, tell, endpoint)
 
 
 def backlog_of(extraction: Extraction, tell: Callable[[str], None]) -> TurnBacklog:

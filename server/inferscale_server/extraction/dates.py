@@ -1,7 +1,7 @@
 """Words like "yesterday", made to say which day they mean: `yesterday (2023-05-07)`.
 
-Knows: English, German, Spanish and Chinese words, in UTC. What it does not know is left as it is, and to the model.
-The word itself stays, so that a wrong guess loses nothing.
+Knows: English, German, French, Italian, Spanish, Portuguese and Chinese words, in UTC. What it does not know is left as
+it is, and to the model. The word itself stays, so that a wrong guess loses nothing.
 """
 
 from __future__ import annotations
@@ -10,13 +10,23 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 
+# fmt: off
 _DAYS = {
-    -2: ("day before yesterday", "vorgestern", "anteayer", "antier", "前天"),
-    -1: ("yesterday", "last night", "gestern", "ayer", "anoche", "昨天", "昨晚"),
-    0: ("today", "tonight", "this morning", "this evening", "heute", "hoy", "今天", "今晚"),
-    1: ("tomorrow", "(?<!guten )(?<!heute )(?<!gestern )(?-i:morgen)", "(?<!la )(?<!esta )mañana", "明天"),
-    2: ("day after tomorrow", "übermorgen", "pasado mañana", "后天"),
+    -2: ("day before yesterday", "vorgestern", "avant-hier", "altro ieri", "anteayer", "antier", "anteontem", "前天"),
+    -1: ("yesterday", "last night", "gestern", "hier", "ieri", "ayer", "anoche", "ontem", "昨天", "昨晚"),
+    0: (
+        "today", "tonight", "this morning", "this evening", "heute", "aujourd['’]hui", "oggi", "hoy", "hoje",
+        "今天", "今晚",
+    ),
+    1: (
+        "tomorrow", "(?<!guten )(?<!heute )(?<!gestern )(?-i:morgen)", "demain", "domani",
+        "(?<!la )(?<!esta )mañana", "amanhã", "明天",
+    ),
+    2: ("day after tomorrow", "übermorgen", "après-demain", "dopodomani", "pasado mañana", "depois de amanhã", "后天"),
 }
+# fmt: on
+_FRENCH = re.compile(r"\b(?:[cdjln]['’]|(?:suis|nous|une|est|mon|ma|le|les|était)\b)", re.IGNORECASE)
+"""One of these is in almost any French sentence, and in no German one, where `hier` means "here"."""
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _COUNT = rf"(?P<count>\d{{1,3}}|an?|{'|'.join(_NUMBERS)})"
@@ -29,14 +39,29 @@ def resolve_dates(text: str, said_at: float) -> str:
     """The text with the date behind every relative word that is known. `said_at` in Unix seconds."""
     try:
         day = datetime.fromtimestamp(said_at, UTC).date()
-        return _PATTERN.sub(lambda found: f"{found[0]} ({_meaning(found, day)})", text)
+        return _PATTERN.sub(lambda found: found[0] + _behind(found, day), text)
     except (OverflowError, ValueError, OSError):  # a moment at the edge of time is no reason to lose a fact
         return text
+
+
+def said_on(said_at: float) -> str:
+    """`Said on Monday, 2023-05-08.`, in UTC; nothing for a moment at the edge of time. `said_at` in Unix seconds."""
+    try:
+        return f"{datetime.fromtimestamp(said_at, UTC):Said on %A, %Y-%m-%d.}"
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 def without_dates(text: str) -> str:
     """The text without what `resolve_dates` puts into it."""
     return re.sub(r" \(\d{4}(?:-\d\d)*\)", "", text)
+
+
+def _behind(found: re.Match[str], day: date) -> str:
+    """What is to stand behind the words."""
+    if found[0].lower() == "hier" and not _FRENCH.search(found.string):
+        return ""
+    return f" ({_meaning(found, day)})"
 
 
 def _meaning(found: re.Match[str], day: date) -> str:

@@ -45,5 +45,9 @@ class EndpointWriter:
         }
         try:
             return await self._http.post("chat/completions", json=body)
-        except httpx.TransportError as error:
+        except httpx.HTTPError as error:  # also an answer that cannot be decoded, and one redirect too many
             raise Unavailable(f"the extractor endpoint did not answer: {type(error).__name__}") from error
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from inferscale_server.extraction.endpoint import EndpointWriter
 from inferscale_server.extraction.extractor import ExtractionFailed, Extractor
-from inferscale_server.extraction.judge import NEIGHBOUR_SCORE, Judge, Verdict, same_words
+from inferscale_server.extraction.judge import Judge, Verdict, same_words
 from inferscale_server.extraction.salient import Salient, source_of
 from inferscale_server.extraction.turn import Sources, Turn
 from inferscale_server.filters import AllOf, Condition
@@ -20,7 +21,7 @@ from inferscale_server.types import AddOutcome, FactDraft, IdempotencyKey, Owner
 
 SHOWN_CHARS = 120
 LOOKED_AT = 16
-"""Nearest facts whose words are compared with a new fact's: the same words have almost the same vector."""
+"""Nearest facts that a new one is compared with: the same words have almost the same vector."""
 
 Tell = Callable[[str], None]
 """Hears the status of each outcome; `nothing` for a turn without facts."""
@@ -36,13 +37,14 @@ class _Judged:
 
 @dataclass
 class Extraction:
-    """One a server. `sources` says whose messages become facts."""
+    """One a server. `sources` says whose messages become facts. `writer`: the endpoint that is asked, to be closed."""
 
     memory: MemoryService
     extractor: Extractor
     judge: Judge
     sources: Sources = "user"
     tell: Tell = lambda status: None
+    writer: EndpointWriter | None = None
     _lines: Turns = field(default_factory=Turns)
 
     async def remember(
@@ -66,6 +68,11 @@ class Extraction:
                 await self.memory.between_writes(lambda store: store.keep(owner, idempotency, outcomes))
         return tuple(outcomes)
 
+    async def aclose(self) -> None:
+        """Ask no endpoint any more."""
+        if self.writer is not None:
+            await self.writer.aclose()
+
     async def _turn(self, owner: Owner, turn: Turn, since: int) -> Sequence[AddOutcome]:
         try:
             found = await self.extractor.extract(turn)
@@ -87,25 +94,20 @@ class Extraction:
         """One commit. Outcomes of the drafts in their order, then those of what they took the place of."""
         judged = [_Judged(draft, await self._verdict(owner, draft)) for draft in drafts]
         fresh = [one for one in judged if one.verdict.relation != "same"]
-        successors = [
-            Successor(one.verdict.old.id, at)
-            for at, one in enumerate(fresh)
-            if one.verdict.relation == "replaces" and one.verdict.old is not None
-        ]
+        successors = [Successor(old.id, at) for at, one in enumerate(fresh) for old in one.verdict.replaced]
         added = await self.memory.add(owner, [one.draft for one in fresh], None, successors, since) if fresh else ()
         stored = iter(added[: len(fresh)])
         outcomes = [_known(one) if one.verdict.relation == "same" else _reasoned(next(stored), one) for one in judged]
         return [*outcomes, *added[len(fresh) :]]
 
     async def _verdict(self, owner: Owner, draft: FactDraft) -> Verdict:
-        """By words first; only then by the model, which sees the nearest facts of the same scope."""
+        """By words first; only then by the judge, who sees the nearest facts of the same scope."""
         where = AllOf((Condition("agent_id", "eq", draft.agent_id), Condition("run_id", "eq", draft.run_id)))
         hits = await self.memory.search(owner, draft.text, LOOKED_AT, None, where)
         same = same_words(draft, [hit.fact for hit in hits])
         if same is not None:
             return Verdict("same", same)
-        near = [hit.fact for hit in hits if hit.score >= NEIGHBOUR_SCORE]
-        return await self.judge.judge(draft, near)
+        return await self.judge.judge(draft, hits)
 
 
 def _draft(fact: Salient, turn: Turn) -> FactDraft:

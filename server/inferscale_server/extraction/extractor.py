@@ -13,9 +13,19 @@ from typing import Protocol
 from inferscale_server.errors import InferScaleError, Unavailable
 from inferscale_server.extraction.answer import BadAnswer, read_facts, salvage_facts
 from inferscale_server.extraction.dates import resolve_dates
-from inferscale_server.extraction.prompt import Writer, extract_prompt
-from inferscale_server.extraction.salient import Extracted, Salient, objection, source_of
-from inferscale_server.extraction.turn import Turn
+from inferscale_server.extraction.prompt import Writer, cut_of, extract_prompt
+from inferscale_server.extraction.salient import (
+    Extracted,
+    Salient,
+    dates_of,
+    holds_recalled,
+    objection,
+    repeats_recalled,
+    source_of,
+)
+from inferscale_server.extraction.turn import Turn, is_question
+
+CUT_SHORT = "of an answer that was cut short the whole facts are kept"
 
 
 class ExtractionFailed(InferScaleError):
@@ -30,11 +40,19 @@ class Extractor(Protocol):
 
 
 class VerbatimExtractor:
-    """Each message is a fact as it stands."""
+    """Each message is a fact as it stands, but for questions, and for answers that say again what was recalled."""
 
     async def extract(self, turn: Turn) -> Extracted:
         """See Extractor."""
-        return Extracted(tuple(Salient(draft.text, draft.speaker or "user") for draft in turn.sources))
+        facts: list[Salient] = []
+        lost: list[str] = []
+        for draft in turn.sources:
+            repeats = repeats_recalled(draft.text, turn) or holds_recalled(draft.text, turn)
+            if draft.speaker == "assistant" and repeats:
+                lost.append("an answer was left out: it repeats a recalled memory")
+            elif not is_question(draft.text):
+                facts.append(Salient(draft.text, draft.speaker or "user"))
+        return Extracted(tuple(facts), tuple(lost))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +64,8 @@ class LlmExtractor:
 
     async def extract(self, turn: Turn) -> Extracted:
         """See Extractor."""
-        return checked(await self._ask(turn), turn, self.now())
+        found = checked(await self._ask(turn), turn, self.now())
+        return Extracted(found.facts, (*found.lost, *cut_of(turn, self.now())))
 
     async def _ask(self, turn: Turn) -> Extracted:
         answer, reason = "", ""
@@ -62,15 +81,15 @@ class LlmExtractor:
             found = salvage_facts(answer, turn.speakers)
         except BadAnswer:
             raise ExtractionFailed(reason) from None
-        return Extracted(found.facts, (*found.lost, reason))
+        return Extracted(found.facts, (*found.lost, f"{reason}; {CUT_SHORT}"))
 
 
 def checked(found: Extracted, turn: Turn, now: float) -> Extracted:
     """The facts that say what was said, with their dates resolved; the others are lost, with the reason."""
     facts: list[Salient] = []
-    lost = list(found.lost)
+    lost, dates = list(found.lost), dates_of(turn, now)
     for fact in found.facts:
-        reason = objection(fact, turn)
+        reason = objection(fact, turn, dates)
         if reason is not None:
             lost.append(f"a fact was left out: {reason}")
             continue

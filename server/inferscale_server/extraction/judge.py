@@ -12,41 +12,54 @@ from typing import Literal, Protocol
 
 from inferscale_server.errors import Unavailable
 from inferscale_server.extraction.answer import BadAnswer, read_json
+from inferscale_server.extraction.contradiction import relation_of
 from inferscale_server.extraction.prompt import Writer, judge_prompt
 from inferscale_server.extraction.salient import wording
-from inferscale_server.types import Fact, FactDraft
+from inferscale_server.types import Fact, FactDraft, Hit
 from inferscale_server.wording import day
 
 NEIGHBOURS = 4
 NEIGHBOUR_SCORE = 0.3
-"""Cosine similarity below which a stored fact is not worth a look."""
+"""Cosine similarity below which a stored fact is not shown to a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`old` is the fact that says the same, or that the new one takes the place of; None for `new`.
 
-    `reason`: the model could not be asked, and the fact counts as new.
+    `reason`: the model could not be asked, and the fact counts as new. `others`: more facts whose place it takes.
     """
 
     relation: Literal["new", "same", "replaces"] = "new"
     old: Fact | None = None
     reason: str | None = None
+    others: tuple[Fact, ...] = ()
+
+    @property
+    def replaced(self) -> tuple[Fact, ...]:
+        """All facts that the new one takes the place of."""
+        return (self.old, *self.others) if self.relation == "replaces" and self.old is not None else ()
 
 
 class Judge(Protocol):
     """Decides about one fact."""
 
-    async def judge(self, new: FactDraft, near: Sequence[Fact]) -> Verdict:
+    async def judge(self, new: FactDraft, near: Sequence[Hit]) -> Verdict:
         """`near` are stored facts, nearest first. Never raises: a fact about which nothing can be said is new."""
 
 
 class RuleJudge:
-    """For models that cannot be trusted with it: only what `same_words` finds is a duplicate, and all else is new."""
+    """For models that cannot be trusted with it: rules that know a few plain cases; all else is new."""
 
-    async def judge(self, new: FactDraft, near: Sequence[Fact]) -> Verdict:
+    async def judge(self, new: FactDraft, near: Sequence[Hit]) -> Verdict:
         """See Judge."""
-        return Verdict()
+        facts = [hit.fact for hit in near if hit.fact.speaker == new.speaker]
+        stands = [(fact, relation_of(new.text, fact.text)) for fact in facts]
+        same = next((fact for fact, how in stands if how == "same"), None)
+        if same is not None:
+            return Verdict("same", same)
+        outdated = [fact for fact, how in stands if how == "replaces" and _later(new, fact)]
+        return Verdict("replaces", outdated[0], others=tuple(outdated[1:])) if outdated else Verdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +68,16 @@ class ModelJudge:
 
     write: Writer
 
-    async def judge(self, new: FactDraft, near: Sequence[Fact]) -> Verdict:
+    async def judge(self, new: FactDraft, near: Sequence[Hit]) -> Verdict:
         """See Judge."""
-        near = near[:NEIGHBOURS]
-        if not near:
+        facts = [hit.fact for hit in near[:NEIGHBOURS] if hit.score >= NEIGHBOUR_SCORE]
+        if not facts:
             return Verdict()
-        shown = [_shown(fact) for fact in near]
+        shown = [_shown(fact) for fact in facts]
         reason = ""
         for again in (False, True):
             try:
-                return _verdict(await self.write(judge_prompt(_shown(new), shown, again)), new, near)
+                return _verdict(await self.write(judge_prompt(_shown(new), shown, again)), new, facts)
             except BadAnswer as error:
                 reason = str(error)
             except Unavailable as error:
@@ -107,6 +120,12 @@ def _swapped(new: str, old: str) -> bool:
 def _older(new: FactDraft, old: Fact) -> bool:
     """What was said before cannot make untrue what was said after it, in whichever order they come in."""
     return new.occurred_at is not None and old.occurred_at is not None and new.occurred_at < old.occurred_at
+
+
+def _later(new: FactDraft, old: Fact) -> bool:
+    """Was it surely said after the other? What has no time was said when it came in."""
+    said_at = old.created_at if old.occurred_at is None else old.occurred_at
+    return new.occurred_at is None or new.occurred_at >= said_at
 
 
 def _shown(fact: Fact | FactDraft) -> str:

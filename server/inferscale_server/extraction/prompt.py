@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from inferscale_server.extraction.answer import MAX_FACTS_PER_TURN
-from inferscale_server.extraction.dates import resolve_dates
+from inferscale_server.extraction.dates import said_on
 from inferscale_server.extraction.turn import Turn
 
-EXTRACT_TOKENS = 256
 JUDGE_TOKENS = 24
 MAX_FACT_LETTERS = 160
+EXTRACT_TOKENS = MAX_FACTS_PER_TURN * (MAX_FACT_LETTERS + 40)
+"""Room for the longest answer at a token a letter, with 40 for the JSON around each fact. Facts in Latin letters take a
+quarter of that."""
+AGAIN_TOKENS = MAX_FACTS_PER_TURN * (3 * MAX_FACT_LETTERS + 40)
+"""Of the second try: letters that a tokenizer does not know take it a token a byte, three in most scripts."""
 MAX_SOURCE_CHARS = 6_000
-"""Of a turn, as the model sees it: the end of a longer one is left out."""
+"""Of a turn, as the model sees it: the end of a longer one is left out, and `cut_of` says so."""
 
 _EXTRACT = (
     "You note facts for later. Read what was said and list what is worth remembering about the speakers: who they are, "
@@ -55,13 +58,15 @@ class Writer(Protocol):
 
 def extract_prompt(turn: Turn, now: float, again: bool = False) -> Prompt:
     """Ask for the facts of a turn; `now` (Unix seconds) is when it was said unless its messages know better."""
-    said_at = next((draft.occurred_at for draft in turn.sources if draft.occurred_at is not None), now)
-    lines = "\n".join(
-        f"{draft.speaker or 'user'}: {resolve_dates(draft.text, draft.occurred_at or said_at)}"
-        for draft in turn.sources
-    )
-    user = f"{_day(said_at)}\n{lines[:MAX_SOURCE_CHARS]}"
-    return _prompt(_EXTRACT, user, _facts_schema(turn.speakers), EXTRACT_TOKENS, again)
+    user = f"{said_on(turn.said_at(now))}\n{turn.shown(now)[:MAX_SOURCE_CHARS]}"
+    tokens = AGAIN_TOKENS if again else EXTRACT_TOKENS
+    return _prompt(_EXTRACT, user, _facts_schema(turn.speakers), tokens, again)
+
+
+def cut_of(turn: Turn, now: float) -> tuple[str, ...]:
+    """In words for the client, what of the turn `extract_prompt` leaves out; nothing when it shows all."""
+    left_out = len(turn.shown(now)) - MAX_SOURCE_CHARS
+    return (f"the last {left_out:,} characters of the turn were not read",) if left_out > 0 else ()
 
 
 def judge_prompt(new: str, old: Sequence[str], again: bool = False) -> Prompt:
@@ -74,13 +79,6 @@ def _prompt(system: str, user: str, schema: Mapping[str, Any], max_tokens: int, 
     if again:  # the same question at temperature 0 would get the same answer
         return Prompt(system, f"{user}\n\n{_AGAIN}", schema, max_tokens, 0.5)
     return Prompt(system, user, schema, max_tokens)
-
-
-def _day(said_at: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(said_at, UTC):Said on %A, %Y-%m-%d.}"
-    except (OverflowError, ValueError, OSError):
-        return ""
 
 
 def _facts_schema(speakers: Sequence[str]) -> Mapping[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from inferscale_server.extraction.dates import without_dates
+from inferscale_server.extraction.dates import said_on, without_dates
+from inferscale_server.extraction.named_dates import NamedDate, named_dates, without_named_dates
 from inferscale_server.extraction.turn import Turn
 from inferscale_server.trigrams import fold
 from inferscale_server.types import FactDraft
@@ -20,7 +21,7 @@ LEAST_WORDS = 3
 LEAST_SHARE = 1 / 3
 """Of a fact's words that must have been said."""
 REPEATED_SHARE = 0.8
-"""Of a fact's words: with so many from one recalled memory it is that memory again."""
+"""Of a fact's words: with so many from one recalled memory it is that memory again. So it is the other way round."""
 
 # fmt: off
 _FILLERS = frozenset({
@@ -48,21 +49,46 @@ class Extracted:
     lost: tuple[str, ...] = ()
 
 
-def objection(fact: Salient, turn: Turn) -> str | None:
-    """Why this fact must not be kept: it says what nobody said, or what was recalled and not said. None: it may."""
+def dates_of(turn: Turn, now: float) -> frozenset[NamedDate]:
+    """The dates that the turn names, that its relative words mean, and on which it was said: a model was shown them.
+
+    `now` (Unix seconds) is when it was said, unless its messages know better.
+    """
+    day = named_dates(said_on(turn.said_at(now)))
+    year = next((one.year for one in day if one.year is not None), None)
+    return day | named_dates(turn.shown(now), year)
+
+
+def objection(fact: Salient, turn: Turn, dates: frozenset[NamedDate]) -> str | None:
+    """Why this fact must not be kept: it says what nobody said, or what was recalled and not said. None: it may.
+
+    `dates` are the turn's: in whatever way a fact writes them, they count as said.
+    """
     if len(fact.text.split()) < LEAST_WORDS and not _UNSPACED.search(fact.text):
         return "it is no sentence"
-    told = _stems(fact.text) - _stems(" ".join(turn.speakers))
+    undated = without_named_dates(fact.text, dates)
+    told = _stems(undated) - _stems(" ".join(turn.speakers))
     said = _stems(turn.text)
     if not told or len(told & said) < LEAST_SHARE * len(told):
         return "it is not in the words of the turn"
-    strange = _exact(fact.text) - _exact_source(turn)
-    if strange:
+    if _exact(undated) - _exact_source(turn):
         return "it names what was not said"
-    own = _stems("\n".join(draft.text for draft in turn.sources if draft.speaker != "assistant"))
-    if any(len(told & _stems(text)) >= REPEATED_SHARE * len(told) for text in turn.recalled) and not told <= own:
+    if repeats_recalled(fact.text, turn):
         return "it repeats a recalled memory"
     return None
+
+
+def repeats_recalled(text: str, turn: Turn) -> bool:
+    """Does the text say again what was recalled for this turn, and not what the user said in it?"""
+    told = _stems(text) - _stems(" ".join(turn.speakers))
+    return not told <= _own(turn) and any(_most(told, _stems(one)) for one in turn.recalled)
+
+
+def holds_recalled(text: str, turn: Turn) -> bool:
+    """Is one of the recalled memories in the text, among other words, and did the user not say it in this turn?"""
+    told, own = _stems(text), _own(turn)
+    recalled = (_stems(one) for one in turn.recalled)
+    return any(len(one) > 1 and not one <= own and _most(one, told) for one in recalled)
 
 
 def source_of(fact: Salient, turn: Turn) -> FactDraft:
@@ -85,11 +111,18 @@ def _stems(text: str) -> frozenset[str]:
     return frozenset({word[:STEM_CHARS] for word in words if len(word) > 2 and word not in _FILLERS} | pairs)
 
 
+def _own(turn: Turn) -> frozenset[str]:
+    return _stems("\n".join(draft.text for draft in turn.sources if draft.speaker != "assistant"))
+
+
+def _most(some: frozenset[str], others: frozenset[str]) -> bool:
+    return len(some & others) >= REPEATED_SHARE * len(some)
+
+
 def _exact(text: str) -> frozenset[str]:
     """Numbers, and names: words with a capital that do not begin the text."""
-    plain = without_dates(text)
-    numbers = re.findall(r"\d+", plain)
-    names = (name for name in re.findall(r"(?<=[^.!?]\s)[^\W\d_]\w+", plain) if name[0].isupper())
+    numbers = re.findall(r"\d+", text)
+    names = (name for name in re.findall(r"(?<=[^.!?]\s)[^\W\d_]\w+", text) if name[0].isupper())
     return frozenset({*numbers, *(fold(name)[:STEM_CHARS] for name in names)} - _stem_set(_FILLERS))
 
 
