@@ -15,7 +15,7 @@ from typing import Any
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
-from inferscale_server.edge.metrics import Metrics
+from inferscale_server.edge.metrics import Metrics, Tier
 from inferscale_server.edge.services import Footprint, Services
 from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.encode import Encoder
@@ -197,6 +197,19 @@ class Brain:
             self.metrics.host(self.host.catalog.rows_used, self.host.catalog.rows)
         if self.disk is not None:
             self.metrics.kv_disk(self.disk.shelf.bytes, len(self.disk.shelf))
+        self._tell_tiers()
+
+    def _tell_tiers(self) -> None:
+        """Bytes and budget of each; zeros for one that there is not."""
+        tiers: tuple[tuple[Tier, Catalog | None, int], ...] = (
+            ("device", self.catalog, self.support.bytes_per_row),
+            ("host", None if self.host is None else self.host.catalog, self.support.cold_bytes_per_row),
+        )
+        for tier, rows, bytes_per_row in tiers:
+            used, total = (0, 0) if rows is None else (rows.rows_used, rows.rows)
+            self.metrics.tier(tier, used * bytes_per_row, total * bytes_per_row)
+        shelf = None if self.disk is None else self.disk.shelf
+        self.metrics.tier("disk", *((0, 0) if shelf is None else (shelf.bytes, shelf.budget_bytes)))
 
     def status(self) -> dict[str, object]:
         """Model, KV support, gate, slab and encoding, without a word about anybody's facts."""

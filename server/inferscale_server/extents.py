@@ -65,8 +65,8 @@ def first_rows(extents: Sequence[Extent], length: int) -> tuple[Extent, ...]:
     """The rows of the first `length` tokens of what lies in `extents`."""
     found = []
     for extent in extents:
-        part = min(extent.length, length)
-        if part > 0:
-            found.append(Extent(extent.row, part))
-        length -= part
+        if length <= 0:
+            break
+        found.append(extent if extent.length <= length else Extent(extent.row, length))
+        length -= extent.length
     return tuple(found)

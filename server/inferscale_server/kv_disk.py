@@ -25,6 +25,7 @@ from time import perf_counter
 from typing import Protocol
 
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
+from inferscale_server.doomed_files import DoomedFiles
 from inferscale_server.kv_codec import KvIdentity
 from inferscale_server.kv_files import force, kv_path, remove, scan, temporary
 from inferscale_server.kv_order import FileOrder, FileReport
@@ -109,8 +110,7 @@ class KvDisk:
         self._waiting: OrderedDict[ShelfKey, Filed] = OrderedDict()
         self._writes: list[_Write] = []
         self._writing = asyncio.Lock()
-        self._doomed: list[Path] = []
-        self._unlinking = asyncio.Lock()
+        self._doomed = DoomedFiles()
         self._complained = False
 
     def open(self, known: Mapping[str, Marks]) -> None:
@@ -134,7 +134,7 @@ class KvDisk:
             if old := self.shelf.put(surveyed.stored):
                 self._discard(old, "replaced")
         self._evict()
-        self.unlink()
+        self._doomed.go_now()
 
     # Loading
 
@@ -155,7 +155,7 @@ class KvDisk:
             with self._clock("load"):
                 reports = await self._engine.load(orders)
             done += [self._loaded(order, report) for order, report in zip(orders, reports, strict=True)]
-        await self.settled()
+        self._doomed.go()  # a chat waits for this load, and need not wait for other users' deletes
         return done
 
     def _loaded(self, order: FileOrder, report: FileReport) -> bool:
@@ -253,7 +253,7 @@ class KvDisk:
                     os.rename(temporary(path), path)
             except OSError as error:
                 self._complain("cannot be written", error)
-                self._doomed += self._paths(write.order.stem)
+                self._doomed.add(self._paths(write.order.stem))
                 result = "unwritable"
         if result == "ok":
             old = self.shelf.put(StoredChunk(write.order.stem, write.filed.identity, size_bytes, self._world))
@@ -306,15 +306,7 @@ class KvDisk:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S), self._writing:
                     pass
-        async with self._unlinking:
-            if self._doomed:
-                await asyncio.to_thread(self.unlink)
-
-    def unlink(self) -> None:
-        """Remove the files of what left the shelf. Blocks."""
-        while self._doomed:
-            paths, self._doomed = self._doomed, []
-            remove(paths)
+        await self._doomed.gone()
 
     async def note_used(self, keys: Iterable[ChunkKey]) -> None:
         """These were used in the slab: they are the last to go, also after a restart."""
@@ -351,7 +343,7 @@ class KvDisk:
         if self.shelf.get(stored.key) is stored:
             self.shelf.drop(stored.key)
         self._count("drop", reason)
-        self._doomed += (kv_path(self._folder, stored.stem, rank) for rank in range(stored.ranks))
+        self._doomed.add(kv_path(self._folder, stored.stem, rank) for rank in range(stored.ranks))
 
     def _order(self, filed: Filed, stem: str) -> FileOrder:
         return FileOrder(self._folder, stem, filed.identity, filed.chunk.extents, filed.chunk.stamp)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from inferscale_server.catalog import Chunk
 from inferscale_server.command import Injection
@@ -118,8 +119,16 @@ def plan_memory(
 
 def resumed(plan: MemoryPlan, frame: Frame) -> MemoryPlan:
     """The same memory in a later prompt: what is injected, and the salt with it, stays what it was."""
-    memory = (token for line in plan.lines for token in line.token_ids)
+    memory = chain.from_iterable(line.token_ids for line in plan.lines)
     return replace(plan, prompt_ids=(*frame.before, *memory, *frame.after))
+
+
+def foreseen(frame: Frame, lines: Sequence[MemoryLine], coming_tokens: int, tail: int, costs: Costs) -> Estimate:
+    """Both ways of a prompt with these lines, if so many more of their tokens lay in the slab than do now."""
+    header, memory = len(frame.before), sum(len(line.token_ids) for line in lines)
+    ready = sum(len(line.token_ids) for line in lines if line.chunk is not None)
+    injected = header + min(ready + coming_tokens, max(memory - tail, 0))
+    return costs.estimate(header, injected, header + memory + len(frame.after))
 
 
 def cheaper(plan: MemoryPlan, costs: Costs, header_tokens: int) -> MemoryPlan:
@@ -160,7 +169,7 @@ def _text_reason(
 def _plan(
     mode: ServedMode, reason: str, frame: Frame, lines: Sequence[MemoryLine], chunks: tuple[Chunk, ...], tail: int
 ) -> MemoryPlan:
-    memory = [token for line in lines for token in line.token_ids]
+    memory = tuple(chain.from_iterable([line.token_ids for line in lines]))
     injection = _injection(chunks, len(frame.before) + max(len(memory) - tail, 0)) if chunks else None
     return MemoryPlan(
         mode=mode,
@@ -177,9 +186,9 @@ def _plan(
 
 def _injection(chunks: Sequence[Chunk], at_most: int) -> Injection:
     """The catalog's own token ids and rows, cut to `at_most` tokens; the engine compares them with the prompt's."""
-    token_ids = [token for chunk in chunks for token in chunk.token_ids][:at_most]
-    extents = [extent for chunk in chunks for extent in chunk.extents]
-    return Injection(tuple(token_ids), first_rows(extents, len(token_ids)))
+    token_ids = tuple(chain.from_iterable([chunk.token_ids for chunk in chunks]))[:at_most]
+    extents = list(chain.from_iterable([chunk.extents for chunk in chunks]))
+    return Injection(token_ids, first_rows(extents, len(token_ids)))
 
 
 def _digest(chunks: Sequence[Chunk], injection: Injection | None) -> str:

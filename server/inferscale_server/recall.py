@@ -5,22 +5,27 @@ Joins the memory service, the catalog and the encoder; refuses to know HTTP and 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
-from inferscale_server.costs import Costs
+from inferscale_server.costs import Costs, Estimate
 from inferscale_server.encode import Encoder
+from inferscale_server.fact_lines import FactLines
 from inferscale_server.filters import Filter
 from inferscale_server.job import Job
 from inferscale_server.kv_codec import digest_of
 from inferscale_server.memory import MemoryService
-from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, cheaper, fit, plan_memory
-from inferscale_server.staging import Wanted
+from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, cheaper, fit, foreseen, plan_memory
+from inferscale_server.staging import Coming, Wanted
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import FactOrder, Hit, Mode, Owner
 from inferscale_server.wording import Wording
+
+LONG_CONTEXT_CHARS = 16_000
+"""Tokenizing that much takes some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,10 @@ class Recall:
     wording: Wording = field(default_factory=Wording)
     costs: Costs | None = None
     """What `auto` chooses by; None until they are measured: then it takes KV."""
+    fact_lines: FactLines = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fact_lines = FactLines(self.tokenize, self.wording)
 
     async def find(
         self,
@@ -78,54 +87,91 @@ class Recall:
         """Seconds that computing so many tokens takes; None before that was measured."""
         return None if self.costs is None else 1e-3 * self.costs.prefill.ms(tokens)
 
-    def wanted(self, found: Recollection) -> tuple[Wanted, ...]:
-        """The texts that a plan for these facts would look for in the slab, best first."""
-        context = [self._job_of_context(found.owner, text) for text in reversed(found.context)]
-        facts = [self.encoder.job_of(hit.fact) for hit in found.hits]
-        return tuple(Wanted(job.key, job.token_ids) for job in (*context, *facts))
+    async def read_context(self, found: Recollection) -> None:
+        """Tokenize long texts of a caller beforehand: others have the event loop between two of them."""
+        if sum(map(len, found.context)) < LONG_CONTEXT_CHARS:
+            return
+        for text in found.context:
+            line = self.wording.line(text)
+            if not self.tokenize.knows(line, found.owner):
+                self.tokenize(line, found.owner)
+                await asyncio.sleep(0)
+
+    def lines(self, found: Recollection, room_tokens: int) -> tuple[MemoryLine, ...]:
+        """What of this goes into the prompt, best first, with what lies in the slab now; at most `room_tokens`.
+
+        A caller's context counts as better than any hit and keeps its order in the prompt.
+        """
+        lines = []
+        for text in reversed(found.context):
+            ids = self.tokenize(self.wording.line(text), found.owner)
+            lines.append(MemoryLine(None, text, None, ids, self._chunk(_context_key(found.owner, ids), ids)))
+        facts = self.fact_lines.of(found.owner, [hit.fact for hit in found.hits])
+        for hit, line in zip(found.hits, facts, strict=True):
+            fact, ids = line.fact, line.token_ids
+            lines.append(MemoryLine(fact.id, fact.text, hit.score, ids, self._chunk(line.key, ids), fact.seq))
+        return fit(lines, room_tokens)
+
+    def wanted(
+        self, found: Recollection, frame: Frame, lines: Sequence[MemoryLine], mode: Mode, refusal: str | None
+    ) -> tuple[Wanted, ...]:
+        """All these lines, best first, when some of them may be brought up for a plan that could inject them; else
+        none. Without its header encoded no plan injects anything."""
+        if mode not in ("auto", "kv") or self._refusal(refusal) or all(line.chunk is not None for line in lines):
+            return ()
+        if header_job_of(found.owner.tenant, frame.before).key not in self.catalog:
+            return ()
+        return tuple(Wanted(_key_of(found.owner, line), line.token_ids) for line in lines)
+
+    def weighed(self, frame: Frame, lines: Sequence[MemoryLine], mode: Mode, coming: Coming) -> Estimate | None:
+        """Both ways of a prompt for which something is coming, as KV with the time that this takes; None where mode and
+        server leave no choice."""
+        if mode != "auto" or self.costs is None or not coming:
+            return None
+        estimate = foreseen(frame, lines, coming.tokens, self.tail_tokens, self.costs)
+        return replace(estimate, kv_ms=estimate.kv_ms + 1e3 * coming.seconds)
 
     def plan(
-        self, found: Recollection, frame: Frame, mode: Mode, room_tokens: int, refusal: str | None = None
+        self,
+        found: Recollection,
+        frame: Frame,
+        mode: Mode,
+        room_tokens: int,
+        refusal: str | None = None,
+        lines: Sequence[MemoryLine] | None = None,
     ) -> MemoryPlan:
-        """The prompt for these facts inside this frame; at most `room_tokens` of memory. Queues what is not encoded."""
-        lines = fit(self._lines(found), room_tokens)
+        """The prompt for these facts inside this frame; at most `room_tokens` of memory. Queues what is not encoded.
+
+        `lines`: what `lines` has just given, if it was asked already.
+        """
+        lines = self.lines(found, room_tokens) if lines is None else lines
         header_job = header_job_of(found.owner.tenant, frame.before)
         header = self.catalog.get(header_job.key)
-        refusal = refusal or ("unsupported_model" if self.kv_refusals else None)
+        refusal = self._refusal(refusal)
         plan = plan_memory(frame, lines, header, mode, refusal, self.tail_tokens, self.order)
         if refusal is None and mode in ("auto", "kv"):
-            missing = [self._job(found.owner, line) for line in lines if line.chunk is None]
-            self.encoder.want(found.owner, [header_job, *missing] if header is None else missing)
+            missing = [Job(_key_of(found.owner, line), line.token_ids) for line in lines if line.chunk is None]
+            missing = missing if header is not None else [header_job, *missing]
+            if missing:
+                self.encoder.want(found.owner, missing)
         if mode == "auto" and plan.mode == "kv" and self.costs is not None:
             return cheaper(plan, self.costs, len(frame.before))
         return plan
 
-    def _lines(self, found: Recollection) -> list[MemoryLine]:
-        """Best first; a caller's context counts as better than any hit and keeps its order in the prompt."""
-        lines = []
-        for text in reversed(found.context):
-            ids = self.tokenize(self.wording.line(text), found.owner)
-            key = ChunkKey("context", found.owner, digest_of(ids))
-            lines.append(MemoryLine(None, text, None, ids, self._chunk(key, ids)))
-        for hit in found.hits:
-            fact = hit.fact
-            ids = self.tokenize(self.wording.line(fact.text, fact.speaker, fact.occurred_at), found.owner)
-            chunk = self._chunk(ChunkKey("fact", found.owner, fact.id), ids)
-            lines.append(MemoryLine(fact.id, fact.text, hit.score, ids, chunk, fact.seq))
-        return lines
+    def _refusal(self, refusal: str | None) -> str | None:
+        return refusal or ("unsupported_model" if self.kv_refusals else None)
 
     def _chunk(self, key: ChunkKey, token_ids: tuple[int, ...]) -> Chunk | None:
         chunk = self.catalog.get(key)
         return chunk if chunk is not None and chunk.token_ids == token_ids else None
 
-    def _job_of_context(self, owner: Owner, text: str) -> Job:
-        ids = self.tokenize(self.wording.line(text), owner)
-        return Job(ChunkKey("context", owner, digest_of(ids)), ids)
 
-    def _job(self, owner: Owner, line: MemoryLine) -> Job:
-        if line.name is None:
-            return Job(ChunkKey("context", owner, digest_of(line.token_ids)), line.token_ids)
-        return Job(ChunkKey("fact", owner, line.name), line.token_ids)
+def _key_of(owner: Owner, line: MemoryLine) -> ChunkKey:
+    return _context_key(owner, line.token_ids) if line.name is None else ChunkKey("fact", owner, line.name)
+
+
+def _context_key(owner: Owner, token_ids: tuple[int, ...]) -> ChunkKey:
+    return ChunkKey("context", owner, digest_of(token_ids))
 
 
 def header_job_of(tenant: str, token_ids: tuple[int, ...]) -> Job:

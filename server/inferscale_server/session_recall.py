@@ -28,6 +28,7 @@ from inferscale_server.session import (
 )
 from inferscale_server.session_notes import Note, Noted, Said, UserTurn, texts_by_place, user_turns
 from inferscale_server.sessions import Sessions
+from inferscale_server.staged_plan import staged_plan
 from inferscale_server.staging import ColdTier, Stager
 from inferscale_server.types import Mode, Owner
 
@@ -74,7 +75,9 @@ class SessionTurn:
     plan: MemoryPlan | None = None
     told: SessionTold | None = None
     staged: Mapping[int, ColdTier] = field(default_factory=dict)
+    stage_ms: float = 0.0
     plan_ms: float = 0.0
+    """Without the rendering of frames, as in a chat without a session."""
 
     @property
     def shown(self) -> tuple[MemoryLine, ...]:
@@ -96,6 +99,16 @@ class _Turn:
     turns: tuple[UserTurn, ...]
     epoch: int
     room_of: Callable[[Frame], int]
+    frame_of: FrameOf
+    rendering_s: float = 0.0
+
+    async def frame(self, notes: Mapping[int, str]) -> Frame | None:
+        """The conversation with these notes, rendered once more than for the first look."""
+        started = perf_counter()
+        try:
+            return await self.frame_of(notes)
+        finally:
+            self.rendering_s += perf_counter() - started
 
     @property
     def newest(self) -> str:
@@ -124,7 +137,7 @@ class SessionRecall:
     async def turn(self, ask: SessionAsk, frame_of: FrameOf, room_of: Callable[[Frame], int]) -> SessionTurn:
         """The prompt of this turn. Raises Unavailable when embedding fails."""
         session = self._sessions.of(ask.owner, ask.session_id)
-        turn = _Turn(ask, session, session.block, user_turns(ask.said), self._epoch(ask.owner), room_of)
+        turn = _Turn(ask, session, session.block, user_turns(ask.said), self._epoch(ask.owner), room_of, frame_of)
         found, frame = await asyncio.gather(
             self._recall.find(ask.owner, ask.query, ask.k, ask.min_score, ask.context, ask.where),
             frame_of(texts_by_place(turn.turns, session.notes)),
@@ -133,17 +146,18 @@ class SessionRecall:
             return SessionTurn(found)
         started = perf_counter()
         session.turns += 1
-        served = await self._served(turn, found, frame, frame_of)
-        return replace(served, plan_ms=1e3 * (perf_counter() - started))
+        served = await self._served(turn, found, frame)
+        took_s = perf_counter() - started - turn.rendering_s
+        return replace(served, plan_ms=1e3 * took_s - served.stage_ms)
 
-    async def _served(self, turn: _Turn, found: Recollection, frame: Frame, frame_of: FrameOf) -> SessionTurn:
+    async def _served(self, turn: _Turn, found: Recollection, frame: Frame) -> SessionTurn:
         why = turn.session.lost
         if turn.block is not None:
-            kept = self._stale(turn, turn.block, frame) or await self._kept(turn, turn.block, found, frame, frame_of)
+            kept = self._stale(turn, turn.block, frame) or await self._kept(turn, turn.block, found, frame)
             if isinstance(kept, SessionTurn):
                 return kept
             why = kept
-        return await self._begun(turn, found, frame_of, why)
+        return await self._begun(turn, found, why)
 
     # Keeping the block
 
@@ -161,9 +175,7 @@ class SessionRecall:
             here is not None and here.stamp == chunk.stamp for here, chunk in zip(found, block.plan.chunks, strict=True)
         )
 
-    async def _kept(
-        self, turn: _Turn, block: Block, found: Recollection, frame: Frame, frame_of: FrameOf
-    ) -> SessionTurn | SessionReason:
+    async def _kept(self, turn: _Turn, block: Block, found: Recollection, frame: Frame) -> SessionTurn | SessionReason:
         """The turn with the old block and a note, or why the block must be chosen anew."""
         session, noted = turn.session, turn.session.noted_in(turn.turns)
         old = session.notes.get(turn.newest, Note())
@@ -173,7 +185,7 @@ class SessionRecall:
             if len(noted) + len(new.noted) > MAX_NOTED:
                 return "too_many_notes"
             plain_tokens = len(frame.after)
-            again = await frame_of(texts_by_place(turn.turns, {**session.notes, turn.newest: note}))
+            again = await turn.frame(texts_by_place(turn.turns, {**session.notes, turn.newest: note}))
             if again is None:
                 return "no_room"
             if self._fresh_tokens(turn, found, frame) < len(again.after) - plain_tokens:
@@ -217,24 +229,24 @@ class SessionRecall:
 
     # Choosing a block
 
-    async def _begun(self, turn: _Turn, found: Recollection, frame_of: FrameOf, why: SessionReason) -> SessionTurn:
+    async def _begun(self, turn: _Turn, found: Recollection, why: SessionReason) -> SessionTurn:
         """A new block for this turn's question, without notes."""
         session, ask = turn.session, turn.ask
         if found.empty:
             session.drop(why)
             return SessionTurn(found)
-        frame = await frame_of({})
+        frame = await turn.frame({})
         if frame is None:
             return SessionTurn(found)
-        staged: Mapping[int, ColdTier] = {}
-        if ask.mode in ("auto", "kv") and ask.refusal is None:
-            staged = await self._stager.stage(self._recall.wanted(found))
-        plan = self._recall.plan(found, frame, ask.mode, turn.room_of(frame), ask.refusal)
+        asked = (found, frame, ask.mode, turn.room_of(frame), ask.refusal)
+        planned = await staged_plan(self._recall, self._stager, *asked)
+        plan = planned.plan
         if session.block is turn.block and self._epoch(ask.owner) == turn.epoch:
             session.begin(self._block(plan, found, turn.terms(frame, turn.epoch)), turn.newest)
         state: SessionState = "begun" if why == "first_turn" else "replanned"
         names = frozenset(line.name for line in plan.lines if line.name is not None)
-        return SessionTurn(found, plan, SessionTold(state, why, session.turns, names), staged)
+        told = SessionTold(state, why, session.turns, names)
+        return SessionTurn(found, plan, told, planned.staged, planned.stage_ms)
 
     @staticmethod
     def _block(plan: MemoryPlan, found: Recollection, terms: Terms) -> Block:

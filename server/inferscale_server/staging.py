@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
 
@@ -24,11 +24,15 @@ from inferscale_server.types import Owner
 logger = logging.getLogger(__name__)
 
 ColdTier = Literal["host", "disk"]
+StageResult = Literal["staged", "late", "no_room", "failed", "overtaken"]
+"""What became of a cold text that a chat wanted, as far as this chat goes: one word each (docs/tiers.md)."""
 
 TEXT_SHARE = 0.2
 """Staging may take so much of the time that computing the same tokens as text would take."""
 FILES = 8
 """Chunks loaded from files at once; between two such parts the deadline is looked at."""
+NEWEST_SHARE = 0.25
+"""How much the newest part counts in how long a tier takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,32 @@ class _Cold:
     wanted: Wanted
     held: Chunk | None = None
     identity: KvIdentity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """What of one chat could be brought up, best first, and what lies in the slab already.
+
+    `tokens` are those that could come; `seconds`: how long that would take by what it took so far, 0.0 when nothing was
+    brought up yet, and no longer than a chat waits.
+    """
+
+    cold: tuple[_Cold, ...] = ()
+    warm: tuple[Chunk, ...] = ()
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.cold)
+
+
+@dataclass(slots=True)
+class _Chat:
+    """One chat that waits until then, the texts of which nothing became yet, and where what came was, by stamp."""
+
+    until: float
+    open: dict[ChunkKey, ColdTier]
+    came: dict[int, ColdTier] = field(default_factory=dict)
 
 
 class Stager:
@@ -70,27 +100,42 @@ class Stager:
         self._in_flight: dict[int, Chunk] = {}
         self._forgotten: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._s_per_token: dict[ColdTier, float] = {}  # as measured
 
     async def stage(self, wanted: Sequence[Wanted], patience_s: float | None = None) -> Mapping[int, ColdTier]:
+        """Bring up what is cold of these; see `coming` and `bring`."""
+        return await self.bring(self.coming(wanted), patience_s)
+
+    def coming(self, wanted: Sequence[Wanted]) -> Coming:
+        """What of these (best first) lies in colder tiers, to be asked before `bring`. Nothing when staging is off."""
+        if self._deadline_s <= 0:
+            return Coming()
+        cold = tuple(one for one in map(self._cold, wanted) if one is not None)
+        if not cold:
+            return Coming()
+        warm = tuple(chunk for chunk in (self._catalog.peek(one.key) for one in wanted) if chunk is not None)
+        tokens = [(_tier(one), len(one.wanted.token_ids)) for one in cold]
+        seconds = sum(self._s_per_token.get(tier, 0.0) * count for tier, count in tokens)
+        return Coming(cold, warm, sum(count for _, count in tokens), min(seconds, self._allowed_s(cold)))
+
+    async def bring(self, coming: Coming, patience_s: float | None = None) -> Mapping[int, ColdTier]:
         """Bring up what is cold, best first; returns where each chunk that came in time was, by stamp.
 
         `patience_s` takes the place of a chat's deadline for a caller that can wait longer. Returns at once, without a
         step of the event loop, when nothing is cold.
         """
-        if self._deadline_s <= 0:
+        if not coming:
             return {}
-        cold = [one for one in map(self._cold, wanted) if one is not None]
-        if not cold:
-            return {}
-        until = perf_counter() + (self._allowed_s(cold) if patience_s is None else patience_s)
-        came: dict[int, ColdTier] = {}
-        warm = [chunk for chunk in (self._catalog.peek(one.key) for one in wanted) if chunk is not None]
-        task = asyncio.create_task(self._bring(cold, warm, until, came))
+        until = perf_counter() + (self._allowed_s(coming.cold) if patience_s is None else patience_s)
+        chat = _Chat(until, {one.wanted.key: _tier(one) for one in coming.cold})
+        task = asyncio.create_task(self._bring(coming, chat))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        await asyncio.wait({task}, timeout=max(until - perf_counter(), 0.0))
-        self._count_late(cold)
-        return dict(came)
+        try:
+            await asyncio.wait({task}, timeout=max(until - perf_counter(), 0.0))
+        finally:
+            self._close(chat, "failed" if _is_faulty(task) else "late")
+        return dict(chat.came)
 
     def forget_facts(self, owner: Owner, fact_ids: Iterable[str]) -> None:
         """What is under way of these facts, or was encoded behind them, is dropped when it comes."""
@@ -143,46 +188,52 @@ class Stager:
 
     # Bringing it up
 
-    async def _bring(
-        self, cold: Sequence[_Cold], warm: Sequence[Chunk], until: float, came: dict[int, ColdTier]
-    ) -> None:
+    async def _bring(self, coming: Coming, chat: _Chat) -> None:
         async with self._busy:
-            with self._catalog.pinned(warm):  # what the same chat uses must not make room for the rest of it
-                for part in _parts(cold):
-                    if perf_counter() >= until:
+            with self._catalog.pinned(coming.warm):  # what a chat uses must not make room for the rest of it
+                for part in _parts(coming.cold):
+                    if perf_counter() >= chat.until:
                         return
-                    await self._bring_part(part, came)
+                    await self._bring_part(part, chat)
 
-    async def _bring_part(self, part: Sequence[_Cold], came: dict[int, ColdTier]) -> None:
-        part = [one for one in part if one.wanted.key not in self._catalog]
-        await self._make_room(sum(len(one.wanted.token_ids) for one in part))
-        tier = _tier(part[0]) if part else "host"
-        placed = self._place(part)
+    async def _bring_part(self, part: Sequence[_Cold], chat: _Chat) -> None:
+        tier, started = _tier(part[0]), perf_counter()
+        await self._make_room(sum(len(one.wanted.token_ids) for one in part if one.wanted.key not in self._catalog))
+        placed = self._place(part, chat)
         done = [False] * len(placed)
         try:
             done = await self._fill(placed)
         finally:
             for (_, chunk), filled in zip(placed, done, strict=True):
-                if self._settle(chunk, filled):
-                    came[chunk.stamp] = tier
-                self._count(tier, "staged" if filled else "failed")
+                result = self._settle(chunk, filled)
+                if result == "staged":
+                    chat.came[chunk.stamp] = tier
+                self._count(chat, chunk.key, result)
+        self._note_pace(tier, sum(len(chunk.token_ids) for _, chunk in placed), perf_counter() - started)
+
+    def _note_pace(self, tier: ColdTier, tokens: int, seconds: float) -> None:
+        if tokens:
+            newest = seconds / tokens
+            before = self._s_per_token.get(tier, newest)
+            self._s_per_token[tier] = before + NEWEST_SHARE * (newest - before)
 
     async def _make_room(self, rows: int) -> None:
         if rows > self._catalog.rows - self._catalog.rows_used:
             self._catalog.make_room(rows)
             await self._wipe()
 
-    def _place(self, part: Sequence[_Cold]) -> list[tuple[_Cold, Chunk]]:
-        """Rows for each, as far as there are any; nothing that was forgotten or replaced while room was made."""
+    def _place(self, part: Sequence[_Cold], chat: _Chat) -> list[tuple[_Cold, Chunk]]:
+        """Rows for each, as far as there are any; nothing that came, went or was replaced since it was wanted."""
         placed = []
         for cold in part:
             still = self._cold(cold.wanted)
             if still is None or (still.held is None) != (cold.held is None):
+                self._count(chat, cold.wanted.key, "overtaken" if still is None else "failed")
                 continue
             behind = still.held.behind if still.held is not None else _behind(still.identity)
             chunk = self._catalog.reserve(cold.wanted.key, cold.wanted.token_ids, behind)
             if chunk is None:
-                self._count(_tier(cold), "no_room")
+                self._count(chat, cold.wanted.key, "no_room")
                 continue
             self._in_flight[chunk.stamp] = chunk
             placed.append((still, chunk))
@@ -198,30 +249,32 @@ class Stager:
         assert self._disk is not None
         return await self._disk.load([Filed(chunk, cold.identity) for cold, chunk in placed if cold.identity])
 
-    def _settle(self, chunk: Chunk, filled: bool) -> bool:
+    def _settle(self, chunk: Chunk, filled: bool) -> StageResult:
         """Commit what came, unless its text was forgotten or it was encoded meanwhile."""
         del self._in_flight[chunk.stamp]
         forgotten = chunk.stamp in self._forgotten
         self._forgotten.discard(chunk.stamp)
-        if not filled or forgotten or chunk.key in self._catalog:
-            self._catalog.release(chunk)
-            return False
-        self._catalog.commit(chunk)
-        return True
-
-    def _count_late(self, cold: Sequence[_Cold]) -> None:
-        for one in cold:
-            if one.wanted.key not in self._catalog:
-                self._count(_tier(one), "late")
+        if filled and not forgotten and chunk.key not in self._catalog:
+            self._catalog.commit(chunk)
+            return "staged"
+        self._catalog.release(chunk)
+        return "overtaken" if forgotten or chunk.key in self._catalog else "failed"
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("staging failed: %s", type(task.exception()).__name__, exc_info=task.exception())
 
-    def _count(self, tier: ColdTier, result: str) -> None:
-        self.results[tier, result] += 1
-        self._on_result(tier, result)
+    def _count(self, chat: _Chat, key: ChunkKey, result: StageResult) -> None:
+        """The first word about a text counts: what comes after its chat's deadline was late."""
+        tier = chat.open.pop(key, None)
+        if tier is not None:
+            self.results[tier, result] += 1
+            self._on_result(tier, result)
+
+    def _close(self, chat: _Chat, result: StageResult) -> None:
+        for key in tuple(chat.open):
+            self._count(chat, key, result)
 
 
 def _parts(cold: Sequence[_Cold]) -> list[list[_Cold]]:
@@ -229,6 +282,10 @@ def _parts(cold: Sequence[_Cold]) -> list[list[_Cold]]:
     host = [one for one in cold if one.held is not None]
     files = [one for one in cold if one.held is None]
     return [tier[start : start + FILES] for tier in (host, files) for start in range(0, len(tier), FILES)]
+
+
+def _is_faulty(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def _tier(cold: _Cold) -> ColdTier:

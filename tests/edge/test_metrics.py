@@ -33,6 +33,7 @@ def test_each_event_moves_its_own_series(registry: CollectorRegistry) -> None:
     metrics.served_from({"device": 60, "host": 12, "text": 3})
     metrics.staged("host", "late")
     metrics.host(used_rows=5, total_rows=128)
+    metrics.tier("disk", 7, 99)
     metrics.session_turn("kept", "same_block")
     metrics.sessions(2)
     value = registry.get_sample_value
@@ -50,6 +51,7 @@ def test_each_event_moves_its_own_series(registry: CollectorRegistry) -> None:
     assert [value("inferscale_tier_tokens_total", {"tier": tier}) for tier in ("device", "host", "text")] == [60, 12, 3]
     assert value("inferscale_stages_total", {"tier": "host", "result": "late"}) == 1
     assert (value("inferscale_host_rows_used"), value("inferscale_host_rows_total")) == (5, 128)
+    assert [value(f"inferscale_tier_{name}bytes", {"tier": "disk"}) for name in ("", "budget_")] == [7, 99]
     assert value("inferscale_session_turns_total", {"state": "kept", "reason": "same_block"}) == 1
     assert value("inferscale_sessions") == 2
 

@@ -46,6 +46,12 @@ def brain_of(here: World, memory: MemoryService, registry: CollectorRegistry) ->
     )
 
 
+def of_tier(registry: CollectorRegistry, tier: str) -> tuple[float | None, float | None]:
+    """Bytes and budget of a tier, as the gauges say."""
+    labels = {"tier": tier}
+    return tuple(registry.get_sample_value(f"inferscale_tier_{name}bytes", labels) for name in ("", "budget_"))  # type: ignore[return-value]
+
+
 async def footprint(folder: Path, *new: str) -> tuple[Footprint, Footprint]:
     """Of Alice's memory at a start and once everything is encoded or loaded; the gauges tell the same."""
     store = FactStore(folder / "facts.sqlite3")
@@ -65,6 +71,11 @@ async def footprint(folder: Path, *new: str) -> tuple[Footprint, Footprint]:
     warm = await brain.footprint(ALICE)
     brain.refresh_metrics()
     assert registry.get_sample_value("inferscale_encode_queue") == warm.queued == 0
+    tiers = {tier: of_tier(registry, tier) for tier in ("device", "host", "disk")}
+    assert here.disk is not None
+    assert tiers["device"] == (here.catalog.rows_used * BYTES_PER_ROW, here.catalog.rows * BYTES_PER_ROW)
+    assert tiers["disk"] == (here.disk.shelf.bytes, here.disk.shelf.budget_bytes) and tiers["host"] == (0, 0)
+    assert warm.device_bytes <= tiers["device"][0] and 0 < warm.disk_bytes <= tiers["disk"][0]
     await memory.aclose()
     return cold, warm
 

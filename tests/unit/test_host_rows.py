@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from inferscale_server.command import Extent
 from inferscale_server.engine.worker_half import WorkerHalf
@@ -50,6 +53,36 @@ def test_rows_come_back_bit_by_bit_to_other_rows(worker: WorkerHalf) -> None:
     after = contents(worker, [5, 6, 7])
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert worker.slab.complete(torch.tensor([5, 6, 7]), 4)
+
+
+class Crossings(TorchDispatchMode):
+    """Every copy into or out of these arrays' memory: (rows, whether both sides lie together and nobody waits)."""
+
+    def __init__(self, arrays: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._memory = {array.untyped_storage().data_ptr() for array in arrays}
+        self.seen: list[tuple[int, bool]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        sides = [side for side in args if isinstance(side, torch.Tensor)]
+        if any(side.untyped_storage().data_ptr() in self._memory for side in sides) and func._schema.is_mutable:
+            assert func is torch.ops.aten.copy_.default, f"{func} crosses between the memories"
+            waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+            self.seen.append((sides[0].shape[0], not waits and all(side.is_contiguous() for side in sides)))
+        return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize("codec", ["none", "int8"])
+def test_an_extent_crosses_between_the_memories_in_one_copy_of_what_lies_together(codec: KvCodec) -> None:
+    worker = made(codec)
+    assert worker.host is not None
+    there, back = pieces((30, 2), (0, 1)), pieces((5, 1), (7, 2))
+    arrays = worker.host.tensors
+    with Crossings(arrays) as crossings:
+        assert worker.copy("to_host", RowCopy(pieces((2, 2), (9, 1)), 3, there, 11))
+        assert worker.copy("to_device", RowCopy(there, 11, back, 4))
+    assert crossings.seen == [(2, True), (1, True)] * (2 * len(arrays))
 
 
 def test_rows_of_another_encoding_are_not_copied(worker: WorkerHalf) -> None:

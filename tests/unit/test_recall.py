@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,9 @@ from inferscale_server.filters import parse_filter
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
 from inferscale_server.plan import Frame
-from inferscale_server.recall import Recall, header_job_of
+from inferscale_server.recall import Recall, Recollection, header_job_of
 from inferscale_server.recipe import Recipe
-from inferscale_server.types import FactDraft
+from inferscale_server.types import FactDraft, Owner
 from tests.memory.fakes import FakeEmbedder
 
 from .builders import ALICE, BOB
@@ -106,6 +107,35 @@ async def test_a_callers_context_is_encoded_by_content_and_stands_behind_the_fac
     plan = desk.recall.plan(found, FRAME, "kv", ROOM)
     assert plan.reason == "encoded"
     assert [line.text for line in plan.lines] == ["goats eat grass", "first note", "second note"]
+
+
+async def test_others_have_the_event_loop_between_two_long_texts_of_a_context(desk: Desk) -> None:
+    known: list[str] = []
+    turns = 0
+
+    class Slow:
+        def knows(self, line: str, owner: Owner) -> bool:
+            return line in known
+
+        def __call__(self, line: str, owner: Owner) -> tuple[int, ...]:
+            known.append(line)
+            return (1,)
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    desk.recall.tokenize = Slow()  # type: ignore[assignment]
+    beside = asyncio.create_task(others())
+    texts = tuple(f"{number} " * 4_000 for number in range(9))
+    for _ in range(2):
+        await desk.recall.read_context(Recollection(ALICE, (), texts))
+    beside.cancel()
+    assert len(known) == 9 and turns >= 9
+    await desk.recall.read_context(Recollection(ALICE, (), ("short",)))
+    assert len(known) == 9
 
 
 async def test_a_context_of_one_owner_is_not_served_to_another(desk: Desk) -> None:

@@ -19,7 +19,7 @@ from inferscale_server.staging import Wanted
 from inferscale_server.types import Mode
 
 from .builders import ALICE, store
-from .test_staging import Cold, cold
+from .cold_facts import Cold, cold
 
 FRAME = Frame(before=(1, 2, 3), after=(9, 9))
 MODES: tuple[Any, ...] = ("off", "text", "kv")
@@ -115,7 +115,11 @@ class Shelf:
         """Nothing that anybody reads."""
         return None
 
-    def wanted(self, found: object) -> tuple[Wanted, ...]:
+    def lines(self, found: object, room_tokens: int) -> tuple[MemoryLine, ...]:
+        """Nothing that `wanted` reads."""
+        return ()
+
+    def wanted(self, *asked: object) -> tuple[Wanted, ...]:
         """The fact."""
         return (Wanted(ChunkKey("fact", ALICE, "1"), (50, 51, 52)),)
 
@@ -242,7 +246,7 @@ class ColdShelf(Shelf):
 
     cold: Cold | None = None
 
-    def wanted(self, found: object) -> tuple[Wanted, ...]:
+    def wanted(self, *asked: object) -> tuple[Wanted, ...]:
         """All facts."""
         assert self.cold is not None
         return tuple(self.cold.wanted)

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from inferscale_server.catalog import Catalog
+from inferscale_server.costs import Costs, Line
 from inferscale_server.encode import Encoder, FactSource
 from inferscale_server.facts import FactStore
 from inferscale_server.filters import parse_filter
@@ -23,11 +24,13 @@ from inferscale_server.session_notes import Said
 from inferscale_server.session_recall import SessionAsk, SessionRecall, SessionTurn
 from inferscale_server.sessions import Sessions
 from inferscale_server.staging import Stager
+from inferscale_server.tiers import HostTier
 from inferscale_server.types import FactChange, FactDraft, Owner
 from tests.memory.fakes import FakeEmbedder
 
 from .builders import ALICE, BOB
-from .engines import HEADER_IDS, FakeEngine, WordTokenizer
+from .engines import HEADER_IDS, WordTokenizer
+from .host_engine import HostEngine
 
 ROOM = 2_000
 LONG_TALK = "we talked about the weather for a very long time " * 12
@@ -86,6 +89,8 @@ class Desk:
     encoder: Encoder
     catalog: Catalog
     tokenize: WordTokenizer
+    engine: HostEngine
+    host: HostTier
     rendered: list[dict[int, str]] = field(default_factory=list)
     now: float = 0.0
 
@@ -95,21 +100,29 @@ class Desk:
         await self.encoder.drain()
         return [str(outcome.id) for outcome in added]
 
+    async def cool(self) -> None:
+        """All facts of Alice lie in host memory only."""
+        while await self.host.copy_some():
+            pass
+        self.catalog.drop_where(ALICE, lambda chunk: chunk.key.kind == "fact")
+
 
 @pytest_asyncio.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    catalog, tokenize = Catalog(2_000, "f"), WordTokenizer()
+    catalog, tokenize, engine = Catalog(2_000, "f"), WordTokenizer(), HostEngine()
     header, kept = header_job_of(ALICE.tenant, HEADER_IDS), Sessions(10, 60)
     memory: MemoryService
 
     source = FactSource(lambda owner: memory.facts(owner), lambda owner: memory.vectors(owner))
-    encoder = Encoder(catalog, Recipe(primer_facts=3), FakeEngine(), tokenize, header, source, 900)  # type: ignore[arg-type]
+    encoder = Encoder(catalog, Recipe(primer_facts=3), engine, tokenize, header, source, 900)  # type: ignore[arg-type]
     memory = MemoryService(FactStore(tmp_path / "facts.sqlite3"), ExactIndex(), FakeEmbedder(), _Sink(encoder, kept))
     await memory.start()
     recall = Recall(memory, catalog, encoder, tokenize, 2, 0)  # type: ignore[arg-type]
-    stager = Stager(catalog, encoder.wipe, None, None, 1.0)
+    host = HostTier(catalog, 2_000, engine)
+    catalog.on_commit = host.note
+    stager = Stager(catalog, encoder.wipe, host, None, 1.0)
     sessions = SessionRecall(recall, kept, stager, clock=lambda: desk.now)
-    desk = Desk(sessions, kept, memory, encoder, catalog, tokenize)
+    desk = Desk(sessions, kept, memory, encoder, catalog, tokenize, engine, host)
     yield desk
     await memory.aclose()
 
@@ -360,3 +373,48 @@ async def test_a_fact_deleted_while_a_turn_is_rendered_is_not_kept_by_the_sessio
 
     await desk.sessions.turn(asked, frame_of, lambda frame: ROOM)
     assert desk.kept.of(ALICE, "s").block is None
+
+
+@dataclass
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+
+
+async def test_a_turn_tells_staging_from_planning_and_counts_no_rendering(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.add("goats eat grass", "goats climb")
+    talk, clock = Talk(desk), Clock()
+    await talk.ask("what do goats eat")
+    desk.kept.of(ALICE, "s").drop("kv_gone")
+    await desk.cool()
+    for module in ("session_recall", "staged_plan"):
+        monkeypatch.setattr(f"inferscale_server.{module}.perf_counter", clock)
+    desk.engine.during_copy = lambda: clock.passes(5)
+
+    async def frame_of(notes: Mapping[int, str]) -> Frame:
+        clock.passes(60)
+        return await talk._frame(notes)
+
+    turn = await desk.sessions.turn(SessionAsk(ALICE, "s", tuple(talk.said), "auto"), frame_of, lambda frame: ROOM)
+    assert set(turn.staged.values()) == {"host"} and clock.now == 125
+    assert (turn.stage_ms, turn.plan_ms) == (5_000, 0)
+
+
+async def test_a_new_block_that_text_serves_sooner_brings_nothing_up(desk: Desk) -> None:
+    await desk.add("goats eat grass", "goats climb")
+    await Talk(desk).ask("what do goats eat")
+    await desk.cool()
+    desk.kept.forget_owner(ALICE)
+    copies = list(desk.engine.copies)
+    desk.sessions._recall.costs = Costs(prefill=Line(1.0, 1.0), inject=Line(50.0, 1.0), block_tokens=16)
+    turn = await Talk(desk).ask("what do goats eat")
+    assert turn.plan is not None and turn.plan.reason == "text_cheaper" and desk.engine.copies == copies

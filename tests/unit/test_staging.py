@@ -3,82 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from inferscale_server.catalog import ChunkKey
 from inferscale_server.staging import Stager, Wanted
-from inferscale_server.tiers import HostTier
-from inferscale_server.types import Fact
 
-from .builders import ALICE, fact
-from .engines import World, world
-from .host_engine import HostEngine
-
-
-@dataclass
-class Cold:
-    """Encoded facts that lie in colder tiers only."""
-
-    world: World
-    engine: HostEngine
-    host: HostTier | None
-    stager: Stager
-    facts: list[Fact]
-
-    @property
-    def wanted(self) -> list[Wanted]:
-        """All facts, as a chat wants them."""
-        return [self.want(each) for each in self.facts]
-
-    def want(self, one: Fact) -> Wanted:
-        job = self.world.encoder.job_of(one)
-        return Wanted(job.key, job.token_ids)
-
-    async def evict(self) -> None:
-        """The facts leave the slab."""
-        self.world.catalog.drop_where(ALICE, lambda chunk: chunk.key.kind == "fact")
-        await self.world.encoder.wipe()
-
-    def warm(self) -> list[str]:
-        """Facts that lie in the slab."""
-        return [one.id for one in self.facts if ChunkKey("fact", ALICE, one.id) in self.world.catalog]
-
-    def tokens_of(self, one: Fact) -> tuple[int, ...]:
-        chunk = self.world.chunk(one)
-        assert chunk is not None
-        return self.engine.tokens_of(chunk)
-
-
-async def cold(
-    folder: Path | None = None,
-    facts: int = 3,
-    host_rows: int = 0,
-    rows: int = 1_000,
-    deadline_s: float = 5.0,
-    text_s: float | None = None,
-    of: Sequence[Fact] = (),
-) -> Cold:
-    """So many facts encoded, saved to a folder and copied to the host where these are given, and evicted."""
-    here = world(rows=rows, folder=folder)
-    engine = HostEngine()
-    here.encoder._batches._engine = engine
-    if here.disk is not None:
-        here.disk._engine = engine
-    host = HostTier(here.catalog, host_rows, engine) if host_rows else None
-    if host is not None:
-        here.catalog.on_commit = host.note
-    stager = Stager(here.catalog, here.encoder.wipe, host, here.disk, deadline_s, lambda tokens: text_s)
-    made = list(of) or [fact(number) for number in range(1, facts + 1)]
-    here.add(*made)
-    await here.encoder.drain()
-    while host is not None and await host.copy_some():
-        pass
-    all_ = Cold(here, engine, host, stager, made)
-    await all_.evict()
-    assert all_.warm() == []
-    return all_
+from .builders import ALICE, BOB, fact
+from .cold_facts import Cold, cold
 
 
 def damage(folder: Path) -> None:
@@ -86,6 +20,11 @@ def damage(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes()[:-1] + b"\0\1")
+
+
+def files(folder: Path) -> int:
+    """How many there are."""
+    return sum(path.is_file() for path in folder.rglob("*"))
 
 
 async def test_facts_on_the_disk_are_there_when_the_chat_is_planned(tmp_path: Path) -> None:
@@ -220,3 +159,157 @@ async def test_closing_gives_up_what_is_under_way_and_leaks_no_row(tmp_path: Pat
     await all_.stager.aclose()
     await all_.world.encoder.wipe()
     assert all_.world.catalog.rows_used == before and all_.warm() == [] and not all_.stager._in_flight
+
+
+# One word for each cold text that a chat wanted
+
+
+def words(stager: Stager) -> dict[str, int]:
+    """How often each word was said, over all tiers."""
+    said: Counter[str] = Counter()
+    for (_, result), count in stager.results.items():
+        said[result] += count
+    return dict(said)
+
+
+async def held_at_the_gate(all_: Cold) -> asyncio.Task[object]:
+    """A chat whose load has been commanded and does not end."""
+    all_.engine.gate = asyncio.Event()
+    staging = asyncio.create_task(all_.stager.stage(all_.wanted))
+    await all_.engine.reached.wait()
+    return staging
+
+
+def open_gate(all_: Cold) -> None:
+    assert all_.engine.gate is not None
+    all_.engine.gate.set()
+
+
+async def test_what_comes_after_the_deadline_was_late_and_nothing_else(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path, facts=10, deadline_s=0.01)
+    all_.engine.gate = asyncio.Event()
+    await all_.stager.stage(all_.wanted)
+    open_gate(all_)
+    await all_.stager.settled()
+    assert all_.warm() and words(all_.stager) == {"late": 10}
+
+
+async def test_what_finds_no_rows_is_not_late_too(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path, of=[fact(number, "one two three four") for number in range(1, 4)])
+    catalog = all_.world.catalog
+    free = catalog.rows - catalog.rows_used - 4 - len(all_.wanted[0].token_ids) // 2
+    filler = catalog.reserve(ChunkKey("context", BOB, "filler"), tuple(range(free)), ())
+    assert filler is not None
+    catalog.commit(filler)
+    with catalog.pinned([filler]):
+        await all_.stager.stage(all_.wanted)
+    assert words(all_.stager) == {"staged": 1, "no_room": 2}
+
+
+async def test_what_does_not_check_out_is_not_late_too(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path)
+    damage(tmp_path)
+    await all_.stager.stage(all_.wanted)
+    assert words(all_.stager) == {"failed": 3}
+
+
+async def test_what_is_forgotten_while_it_comes_was_not_staged(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path)
+    staging = await held_at_the_gate(all_)
+    all_.world.delete(all_.facts[2])
+    all_.stager.forget_facts(ALICE, [all_.facts[2].id])
+    open_gate(all_)
+    await staging
+    assert words(all_.stager) == {"staged": 2, "overtaken": 1}
+
+
+async def test_what_is_encoded_while_it_comes_was_not_staged(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path)
+    staging = await held_at_the_gate(all_)
+    chunk = all_.world.catalog.reserve(all_.wanted[0].key, all_.wanted[0].token_ids, ())
+    assert chunk is not None
+    all_.world.catalog.commit(chunk)
+    open_gate(all_)
+    await staging
+    assert words(all_.stager) == {"staged": 2, "overtaken": 1} and all_.world.chunk(all_.facts[0]) is chunk
+
+
+async def test_two_chats_that_want_the_same_bring_it_up_once(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path)
+    first = await held_at_the_gate(all_)
+    second = asyncio.create_task(all_.stager.stage(all_.wanted))
+    await asyncio.sleep(0)
+    open_gate(all_)
+    await asyncio.gather(first, second)
+    assert words(all_.stager) == {"staged": 3, "overtaken": 3} and len(all_.warm()) == 3
+
+
+async def test_a_fault_of_the_engine_is_no_delay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_ = await cold(tmp_path, facts=20)
+
+    async def breaks(orders: object) -> None:
+        raise OSError("the engine is gone")
+
+    monkeypatch.setattr(all_.engine, "load", breaks)
+    assert await all_.stager.stage(all_.wanted) == {}
+    assert words(all_.stager) == {"failed": 20}
+
+
+# What is coming
+
+
+async def test_what_could_come_is_counted_by_its_tokens_and_what_is_warm_is_not(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path)
+    await all_.stager.stage(all_.wanted[:1])
+    coming = all_.stager.coming(all_.wanted)
+    assert coming.tokens == sum(len(one.token_ids) for one in all_.wanted[1:])
+    assert [chunk.key for chunk in coming.warm] == [all_.wanted[0].key]
+
+
+async def test_how_long_it_takes_is_known_from_what_came_before_and_never_longer_than_a_chat_waits(
+    tmp_path: Path,
+) -> None:
+    all_ = await cold(tmp_path, deadline_s=5.0)
+    assert all_.stager.coming(all_.wanted).seconds == 0.0
+    await all_.stager.stage(all_.wanted[:1])
+    assert 0.0 < all_.stager.coming(all_.wanted).seconds <= 5.0
+    all_.stager._s_per_token["disk"] = 60.0
+    assert all_.stager.coming(all_.wanted).seconds == 5.0
+
+
+async def test_another_users_delete_holds_no_staging_up(tmp_path: Path) -> None:
+    """A write of Bob's fact is under way when the fact is deleted; Alice's chat does not wait for its end."""
+    all_ = await cold(tmp_path)
+    disk, bobs = all_.world.disk, fact(1, owner=BOB)
+    assert disk is not None
+    writing, go_on = asyncio.Event(), asyncio.Event()
+    save = all_.engine.save
+
+    async def slow(orders: object) -> object:
+        writing.set()
+        await go_on.wait()
+        return await save(orders)  # type: ignore[arg-type]
+
+    all_.engine.save = slow  # type: ignore[method-assign, assignment]
+    all_.world.add(bobs)
+    draining = asyncio.create_task(all_.world.encoder.drain())
+    await writing.wait()
+    all_.world.delete(bobs)
+    deleting = asyncio.create_task(disk.settled())
+    assert set((await all_.stager.stage(all_.wanted)).values()) == {"disk"}
+    assert not deleting.done(), "the chat waited as long as the delete"
+    go_on.set()
+    await asyncio.gather(draining, deleting)
+    assert disk.bytes_of(BOB) == 0
+
+
+async def test_a_file_that_does_not_check_out_is_unlinked_while_nobody_waits(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path)
+    damage(tmp_path)
+    assert all_.world.disk is not None
+    before = files(tmp_path)
+    await all_.stager.stage(all_.wanted)
+    unlinking = all_.world.disk._doomed._task
+    assert unlinking is not None
+    await unlinking
+    assert files(tmp_path) == before - 3

@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 from inferscale_server.types import ServedMode
 
 EncodeTokens = Literal["own", "prefix", "spare"]
+Tier = Literal["device", "host", "disk"]
 EncodeResult = Literal["stored", "loaded", "incomplete", "failed", "dropped"]
 
 MULTIPROCESS_GAUGES: Literal["mostrecent"] = "mostrecent"
@@ -87,6 +88,8 @@ class Metrics:
             ("tier", "result"),
             registry=registry,
         )
+        self._tier_bytes = _tier_gauge("inferscale_tier_bytes", "Bytes of KV that lie in a tier.", registry)
+        self._tier_budget_bytes = _tier_gauge("inferscale_tier_budget_bytes", "Bytes that a tier may hold.", registry)
         self._host_rows_used = _gauge("inferscale_host_rows_used", "Rows of host memory that hold chunk KV.", registry)
         self._host_rows_total = _gauge("inferscale_host_rows_total", "Rows of host memory there are.", registry)
         self._rows_used = _gauge("inferscale_slab_rows_used", "Slab rows that hold chunk KV.", registry)
@@ -118,6 +121,11 @@ class Metrics:
     def staged(self, tier: str, result: str) -> None:
         """Count one chunk; both are of fixed sets of words."""
         self._stages.labels(tier, result).inc()
+
+    def tier(self, tier: Tier, size_bytes: int, budget_bytes: int) -> None:
+        """Set what KV takes in a tier, on all ranks together."""
+        self._tier_bytes.labels(tier).set(size_bytes)
+        self._tier_budget_bytes.labels(tier).set(budget_bytes)
 
     def host(self, used_rows: int, total_rows: int) -> None:
         """Set how full the host tier is, in rows (tokens)."""
@@ -173,6 +181,10 @@ class Metrics:
         """Set how much lies on the disk."""
         self._disk_bytes.set(size_bytes)
         self._disk_chunks.set(chunks)
+
+
+def _tier_gauge(name: str, meaning: str, registry: CollectorRegistry) -> Gauge:
+    return Gauge(name, meaning, ("tier",), registry=registry, multiprocess_mode=MULTIPROCESS_GAUGES)
 
 
 def _gauge(name: str, meaning: str, registry: CollectorRegistry) -> Gauge:

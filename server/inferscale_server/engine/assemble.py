@@ -76,7 +76,7 @@ async def assemble(
     tail = config.tail_tokens or 0
     recall = Recall(memory, catalog, encoder, tokenize, config.k, tail, config.fact_order, support.refusals, wording)
     stager = Stager(catalog, encoder.wipe, host, disk, config.stage_deadline_ms / 1e3, recall.text_s, metrics.staged)
-    late.listeners = (sessions, *filter(None, (host,)), stager)
+    late.listeners = (sessions, *filter(None, (host,)), stager, recall.fact_lines)
     late.encoder = encoder
     model_name = state.openai_serving_models.base_model_paths[0].name
     writer = ServedWriter(door, state.online_renderer, tokenize, model_name, max_model_len)

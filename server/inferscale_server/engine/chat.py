@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from time import perf_counter
 from typing import Any, TypeAlias
 
 from fastapi import Request
@@ -37,7 +36,7 @@ from inferscale_server.recall import Recollection
 from inferscale_server.seat import plain_text
 from inferscale_server.session_notes import Said
 from inferscale_server.session_recall import SessionAsk
-from inferscale_server.staging import ColdTier
+from inferscale_server.staged_plan import staged_plan
 
 logger = logging.getLogger(__name__)
 
@@ -141,26 +140,27 @@ class ChatDesk:
             self._frame(request),
         )
         if found.empty:
-            return self._without_memory(request, ask, spoken, "nothing_remembered")
+            return self._without_memory(request, ask, spoken, "nothing_remembered", found)
         if frame is None:
             return self._in_messages(request, ask, spoken, found)
         return await self._with_memory(request, ask, spoken, found, frame)
 
-    def _without_memory(self, request: Asked, ask: ChatMemory, spoken: Heard, reason: str) -> Turn:
-        return Turn(ask, "off", reason, request.model_copy(), Flight(self._salt(ask)), spoken)
+    def _without_memory(
+        self, request: Asked, ask: ChatMemory, spoken: Heard, reason: str, found: Recollection | None = None
+    ) -> Turn:
+        turn = Turn(ask, "off", reason, request.model_copy(), Flight(self._salt(ask)), spoken)
+        turn.timings_ms = _timings(found)
+        return turn
 
     async def _with_memory(
         self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection, frame: Frame
     ) -> Turn:
-        started = perf_counter()
-        staged: Mapping[int, ColdTier] = {}
-        if ask.mode in ("auto", "kv") and self._refusal(request) is None:
-            staged = await self._brain.stager.stage(self._brain.recall.wanted(found))
-        ready = perf_counter()
-        plan = self._brain.recall.plan(found, frame, ask.mode, self._room(request, frame), self._refusal(request))
-        timings_ms = {"stage": 1e3 * (ready - started), "plan": 1e3 * (perf_counter() - ready)}
-        turn = self._turn(request, ask, spoken, plan, _timings(found) | timings_ms)
-        turn.staged = staged
+        brain = self._brain
+        asked = (found, frame, ask.mode, self._room(request, frame), self._refusal(request))
+        planned = await staged_plan(brain.recall, brain.stager, *asked)
+        timings_ms = _timings(found, planned.plan_ms, planned.stage_ms)
+        turn = self._turn(request, ask, spoken, planned.plan, timings_ms)
+        turn.staged = planned.staged
         return turn
 
     async def _in_session(self, request: Any, ask: ChatMemory, spoken: Heard) -> Turn:
@@ -185,10 +185,11 @@ class ChatDesk:
 
         served = await self._brain.session_recall.turn(asked, frame_of, lambda frame: self._room(request, frame))
         if served.found.empty and served.plan is None:
-            return self._without_memory(request, ask, spoken, "nothing_remembered")
+            return self._without_memory(request, ask, spoken, "nothing_remembered", served.found)
         if served.plan is None or served.told is None:
             return self._in_messages(request, ask, spoken, served.found)
-        turn = self._turn(request, ask, spoken, served.plan, _timings(served.found) | {"plan": served.plan_ms})
+        timings_ms = _timings(served.found, served.plan_ms, served.stage_ms)
+        turn = self._turn(request, ask, spoken, served.plan, timings_ms)
         turn.shown, turn.session, turn.staged = served.shown, served.told, served.staged
         self._brain.metrics.session_turn(served.told.state, served.told.reason)
         return turn
@@ -362,5 +363,7 @@ def noted(messages: Sequence[Any], notes: Mapping[int, str]) -> list[Any]:
     ]
 
 
-def _timings(found: Recollection) -> dict[str, float]:
-    return {"embed": found.embed_ms, "search": found.search_ms, "stage": 0.0}
+def _timings(found: Recollection | None, plan_ms: float = 0.0, stage_ms: float = 0.0) -> dict[str, float]:
+    """Every stage before the engine, 0.0 for one that was not needed."""
+    embed_ms, search_ms = (0.0, 0.0) if found is None else (found.embed_ms, found.search_ms)
+    return {"embed": embed_ms, "search": search_ms, "plan": plan_ms, "stage": stage_ms}

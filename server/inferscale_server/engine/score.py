@@ -162,7 +162,8 @@ class EngineScorer:
     async def _staged_plan(self, found: Recollection, frame: Frame, room: int) -> MemoryPlan:
         """With all that can be injected in the slab, wherever it lay; to be held before anything else is awaited."""
         for _ in range(STAGE_TRIES):
-            await self._stager.stage(self._recall.wanted(found), STAGE_PATIENCE_S)
+            wanted = self._recall.wanted(found, frame, self._recall.lines(found, room), "kv", None)
+            await self._stager.stage(wanted, STAGE_PATIENCE_S)
             plan = self._recall.plan(found, frame, "kv", room)
             if _whole(plan):
                 break

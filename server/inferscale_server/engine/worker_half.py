@@ -182,10 +182,10 @@ class WorkerHalf:
             if self.host is None:
                 raise RuntimeError("a copy was commanded and there is no host tier")
             device, host = (order.source, order.target) if direction == "to_host" else (order.target, order.source)
-            rows, host_rows = self._rows_of(device), torch.from_numpy(np.asarray(rows_of(host), dtype=np.int64))
+            rows = self._rows_of(device)
             if direction == "to_host":
-                return self.host.take(rows, order.source_stamp, host_rows, order.stamp)
-            return self.host.give(host_rows, order.source_stamp, rows, order.stamp)
+                return self.host.take(rows, order.source_stamp, host, order.stamp)
+            return self.host.give(host, order.source_stamp, rows, order.stamp)
         except Exception as error:
             self.failed("copy", error)
             return False
@@ -193,8 +193,7 @@ class WorkerHalf:
     def wipe_host(self, extents: Sequence[tuple[int, int]]) -> None:
         """Zero host rows that were forgotten."""
         if self.host is not None and extents:
-            rows = rows_of([Extent(*extent) for extent in extents])
-            self.host.wipe(torch.from_numpy(np.asarray(rows, dtype=np.int64)))
+            self.host.wipe([Extent(*extent) for extent in extents])
 
     def _attached(self) -> Slab:
         if self.slab is None:
