@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +30,13 @@ class Neighbours:
 
 
 class AnnIndex(Protocol):
-    """One collection. Not safe for two threads at once."""
+    """One collection. Searches may run beside each other, nothing else may run beside anything."""
 
     def add(self, ids: Ids, vectors: Floats) -> None:
         """Row i of `vectors` (n, dimension) belongs to `ids[i]` (n,). Raises ValueError for an id that is there."""
+
+    def build(self) -> None:
+        """Do what makes searches quick, however long it takes; a search never does, and is right without it."""
 
     def remove(self, ids: Ids) -> None:
         """Unknown ids are passed over; the others are never found again."""
@@ -42,6 +46,12 @@ class AnnIndex(Protocol):
 
     def save(self, path: Path) -> None:
         """Write everything that `load` needs. Raises OSError."""
+
+    def load(self, path: Path) -> None:
+        """Hold what `save` wrote and nothing else. Raises OSError, and ValueError also for another dimension."""
+
+    def bytes(self) -> int:
+        """Bytes of memory that it takes, on host and device together."""
 
     def __len__(self) -> int:
         """How many vectors can be found."""
@@ -97,6 +107,9 @@ class ExactAnn:
         self._rows.append(ids)
         self._vectors = np.concatenate((self._vectors, vectors))
 
+    def build(self) -> None:
+        """See AnnIndex. There is nothing to do."""
+
     def remove(self, ids: Ids) -> None:
         """See AnnIndex."""
         self._rows.kill(ids)
@@ -111,16 +124,16 @@ class ExactAnn:
     def save(self, path: Path) -> None:
         """See AnnIndex."""
         alive = self._rows.alive
-        with path.open("wb") as file:
-            np.savez(file, ids=self._rows.ids[alive], vectors=self._vectors[alive])
+        write_saved(path, self._rows.ids[alive], self._vectors[alive])
 
-    @classmethod
-    def load(cls, path: Path) -> ExactAnn:
-        """What `save` wrote. Raises OSError, ValueError."""
-        ids, vectors = read_saved(path)
-        index = cls(vectors.shape[1])
-        index.add(ids, vectors)
-        return index
+    def load(self, path: Path) -> None:
+        """See AnnIndex."""
+        ids, self._vectors = read_saved(path, self._vectors.shape[1])
+        self._rows = Rows(ids)
+
+    def bytes(self) -> int:
+        """See AnnIndex."""
+        return self._vectors.nbytes
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -135,12 +148,21 @@ def nearest_rows(vectors: Floats, ids: Ids, admitted: npt.NDArray[np.bool_], que
     return Neighbours(ids[rows[order]], scores[order].astype(np.float32))
 
 
-def read_saved(path: Path) -> tuple[Ids, Floats]:
-    """ids (n,) and vectors (n, dimension) of a file that ExactAnn.save wrote. Raises OSError, ValueError."""
-    with np.load(path, allow_pickle=False) as saved:
-        ids, vectors = np.asarray(saved["ids"], np.int64), np.asarray(saved["vectors"], np.float32)
-    if vectors.ndim != 2 or ids.shape != (len(vectors),):
-        raise ValueError(f"{path} holds no vectors with their ids")
+def write_saved(path: Path, ids: Ids, vectors: Floats) -> None:
+    """Write ids (n,) and vectors (n, dimension) for `read_saved`. Raises OSError."""
+    with path.open("wb") as file:
+        np.savez(file, ids=ids, vectors=vectors)
+
+
+def read_saved(path: Path, dimension: int) -> tuple[Ids, Floats]:
+    """ids (n,) and vectors (n, dimension) of a file that `write_saved` wrote. Raises OSError, ValueError."""
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            ids, vectors = np.asarray(saved["ids"], np.int64), np.asarray(saved["vectors"], np.float32)
+    except (BadZipFile, EOFError, KeyError) as error:
+        raise ValueError(f"{path} is damaged or no index") from error
+    if vectors.shape != (len(ids), dimension) or ids.ndim != 1:
+        raise ValueError(f"{path} holds no vectors of {dimension} dimensions with their ids")
     return ids, vectors
 
 

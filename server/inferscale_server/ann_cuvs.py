@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from inferscale_server.ann import (
-    ExactAnn,
     Floats,
     Ids,
     Neighbours,
@@ -26,6 +25,7 @@ from inferscale_server.ann import (
     check_vectors,
     nearest_rows,
     read_saved,
+    write_saved,
 )
 from inferscale_server.errors import ConfigError
 
@@ -33,7 +33,9 @@ GRAPH_FROM = 100_000
 """Vectors from which on the graph is built; exact search on a GPU is quick below."""
 EXACT_SHARE = 0.1
 TAIL_SHARE = 0.1
-"""Of the built rows; when more than so many were added since, all is built anew. Until then the tail is exact."""
+"""Of the built rows; when more than so many were added since, `build` builds all anew. Until then the tail is exact."""
+GRAPH_DEGREE = 64
+"""Links of each vector; CAGRA's default."""
 RANDOM_SAMPLINGS = 8
 """CAGRA's default of 1 found 60 % of the neighbours in clustered data (rapidsai/cuvs issue 2102)."""
 
@@ -62,12 +64,22 @@ def find_cuvs() -> Cuvs:
         raise ConfigError("option 'index': value 'cuvs' needs a CUDA device, and there is none")
 
     def to_device(array: npt.NDArray[Any]) -> Any:
-        return torch.from_numpy(array.view(np.int32) if array.dtype == np.uint32 else array).cuda()
+        return torch.from_numpy(array).cuda()  # uint32 stays: from_bitset refuses int32
 
     def to_host(array: Any) -> npt.NDArray[Any]:
         return np.asarray(array.copy_to_host() if hasattr(array, "copy_to_host") else array.cpu().numpy())
 
     return Cuvs(brute_force, cagra, filters, to_device, to_host)
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What the device holds of the first `rows` rows. cuVS' indexes only look at `vectors`: they must live as long."""
+
+    vectors: Any = None
+    exact: Any = None
+    graph: Any = None
+    rows: int = 0
 
 
 class CuvsAnn:
@@ -76,9 +88,7 @@ class CuvsAnn:
     def __init__(self, dimension: int, cuvs: Cuvs, graph_from: int = GRAPH_FROM) -> None:
         self._cuvs, self._graph_from = cuvs, graph_from
         self._rows, self._vectors = Rows(), np.empty((0, dimension), np.float32)
-        self._exact_on_device: Any = None
-        self._graph: Any = None
-        self._built = 0  # rows that the device's indexes cover
+        self._built = _Built()
 
     def add(self, ids: Ids, vectors: Floats) -> None:
         """See AnnIndex."""
@@ -86,72 +96,73 @@ class CuvsAnn:
         self._rows.append(ids)
         self._vectors = np.concatenate((self._vectors, vectors))
 
+    def build(self) -> None:
+        """See AnnIndex. Copies the vectors to the device and builds its indexes there, unless few are new."""
+        if len(self._rows.ids) - self._built.rows <= TAIL_SHARE * self._built.rows:
+            return
+        vectors, graph = self._cuvs.to_device(np.ascontiguousarray(self._vectors)), None
+        exact = self._cuvs.brute_force.build(vectors, metric="inner_product")
+        if len(self._vectors) >= self._graph_from:
+            parameters = self._cuvs.cagra.IndexParams(metric="inner_product", graph_degree=GRAPH_DEGREE)
+            graph = self._cuvs.cagra.build(parameters, vectors)
+        self._built = _Built(vectors, exact, graph, len(self._vectors))
+
     def remove(self, ids: Ids) -> None:
-        """See AnnIndex."""
+        """See AnnIndex. When all that is dead has gone, what is left is searched on the host until `build`."""
         self._rows.kill(ids)
         if self._rows.rotten():
             alive = self._rows.alive
             self._rows, self._vectors = Rows(self._rows.ids[alive]), np.ascontiguousarray(self._vectors[alive])
-            self._built = 0
+            self._built = _Built()
 
     def search(self, query: Floats, k: int, allow: Ids | None = None) -> Neighbours:
         """See AnnIndex."""
         check_query(query, k, self._vectors.shape[1])
         admitted = self._rows.admitted(allow)
-        self._build_if_due()
         tail = admitted.copy()
-        tail[: self._built] = False
+        tail[: self._built.rows] = False
         found = [nearest_rows(self._vectors, self._rows.ids, tail, query, k)]
-        if admitted[: self._built].any():
-            found.append(self._on_device(query, k, admitted[: self._built]))
+        if admitted[: self._built.rows].any():
+            found.append(self._search_device(query, k, admitted[: self._built.rows]))
         ids, scores = np.concatenate([n.ids for n in found]), np.concatenate([n.scores for n in found])
         best = np.argsort(-scores, kind="stable")[:k]
         return Neighbours(ids[best], scores[best])
 
     def save(self, path: Path) -> None:
         """See AnnIndex."""
-        exact = ExactAnn(self._vectors.shape[1])
-        exact.add(self._rows.ids[self._rows.alive], self._vectors[self._rows.alive])
-        exact.save(path)
+        write_saved(path, self._rows.ids[self._rows.alive], self._vectors[self._rows.alive])
 
-    @classmethod
-    def load(cls, path: Path, cuvs: Cuvs) -> CuvsAnn:
-        """What `save` wrote. Raises OSError, ValueError."""
-        ids, vectors = read_saved(path)
-        index = cls(vectors.shape[1], cuvs)
-        index.add(ids, vectors)
-        return index
+    def load(self, path: Path) -> None:
+        """See AnnIndex. Searched on the host until `build`."""
+        ids, self._vectors = read_saved(path, self._vectors.shape[1])
+        self._rows = Rows(ids)
+        self._built = _Built()
+
+    def bytes(self) -> int:
+        """See AnnIndex. The vectors on the host, on the device, and the graph's links."""
+        row_bytes = 4 * self._vectors.shape[1]
+        links = 0 if self._built.graph is None else 4 * GRAPH_DEGREE
+        return self._vectors.nbytes + self._built.rows * (row_bytes + links)
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _build_if_due(self) -> None:
-        if len(self._rows.ids) - self._built <= TAIL_SHARE * self._built:
-            return
-        device = self._cuvs.to_device(np.ascontiguousarray(self._vectors))
-        self._exact_on_device = self._cuvs.brute_force.build(device, metric="inner_product")
-        self._graph = None
-        if len(self._vectors) >= self._graph_from:
-            parameters = self._cuvs.cagra.IndexParams(metric="inner_product")
-            self._graph = self._cuvs.cagra.build(parameters, device)
-        self._built = len(self._vectors)
-
-    def _on_device(self, query: Floats, k: int, admitted: npt.NDArray[np.bool_]) -> Neighbours:
+    def _search_device(self, query: Floats, k: int, admitted: npt.NDArray[np.bool_]) -> Neighbours:
         """Of the built rows. What is admitted goes along as a bitset, kept alive until the answer is on the host."""
         count = int(admitted.sum())
         wanted = min(k, count)
         queries = self._cuvs.to_device(np.ascontiguousarray(query[None, :]))
         bits = self._cuvs.to_device(bitset(admitted))
         allowed = self._cuvs.filters.from_bitset(bits) if count < len(admitted) else self._cuvs.filters.no_filter()
-        if self._graph is not None and count >= EXACT_SHARE * len(admitted):
+        if self._built.graph is not None and count >= EXACT_SHARE * len(admitted):
             parameters = self._cuvs.cagra.SearchParams(
                 itopk_size=max(64, -(-2 * wanted // 32) * 32), num_random_samplings=RANDOM_SAMPLINGS
             )
-            answer = self._cuvs.cagra.search(parameters, self._graph, queries, wanted, filter=allowed)
+            answer = self._cuvs.cagra.search(parameters, self._built.graph, queries, wanted, filter=allowed)
             found = self._masked(answer, admitted)
             if len(found.ids) == wanted:
                 return found
-        answer = self._cuvs.brute_force.search(self._exact_on_device, queries, wanted, prefilter=allowed)
+        answer = self._cuvs.brute_force.search(self._built.exact, queries, wanted, prefilter=allowed)
         return self._masked(answer, admitted)
 
     def _masked(self, answer: tuple[Any, Any], admitted: npt.NDArray[np.bool_]) -> Neighbours:

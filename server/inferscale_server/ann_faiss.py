@@ -29,10 +29,13 @@ class FaissAnn:
         self._graph, self._rows, self._dimension = _empty(dimension), Rows(), dimension
 
     def add(self, ids: Ids, vectors: Floats) -> None:
-        """See AnnIndex."""
+        """See AnnIndex. The graph grows with it, so this takes long: a millisecond a vector in a large one."""
         check_vectors(vectors, len(ids), self._dimension)
         self._rows.append(ids)
-        self._graph.add(np.ascontiguousarray(vectors))
+        _grow(self._graph, vectors)
+
+    def build(self) -> None:
+        """See AnnIndex. There is nothing left to do."""
 
     def remove(self, ids: Ids) -> None:
         """See AnnIndex."""
@@ -60,9 +63,8 @@ class FaissAnn:
         faiss.write_index(self._graph, str(path))
         np.save(_ids_beside(path), self._rows.ids, allow_pickle=False)
 
-    @classmethod
-    def load(cls, path: Path) -> FaissAnn:
-        """What `save` wrote. Raises OSError, ValueError."""
+    def load(self, path: Path) -> None:
+        """See AnnIndex."""
         import faiss
 
         ids = np.load(_ids_beside(path), allow_pickle=False)
@@ -70,11 +72,13 @@ class FaissAnn:
             graph = faiss.read_index(str(path))
         except RuntimeError as error:  # faiss has no other
             raise ValueError(f"{path} is no graph: {str(error).splitlines()[-1]}") from error
-        if graph.ntotal != len(ids):
-            raise ValueError(f"{path} holds {graph.ntotal} vectors for {len(ids)} ids")
-        index = cls(graph.d)
-        index._graph, index._rows = graph, Rows(np.asarray(ids, np.int64))
-        return index
+        if graph.ntotal != len(ids) or graph.d != self._dimension:
+            raise ValueError(f"{path} holds {graph.ntotal} vectors of {graph.d} dimensions for {len(ids)} ids")
+        self._graph, self._rows = graph, Rows(np.asarray(ids, np.int64))
+
+    def bytes(self) -> int:
+        """See AnnIndex. Vectors and links; faiss' vectors of sizes are not counted."""
+        return int(self._graph.ntotal * self._dimension * 4 + self._graph.hnsw.neighbors.size() * 4)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -104,7 +108,15 @@ class FaissAnn:
         vectors = self._graph.reconstruct_batch(rows) if len(rows) else np.empty((0, self._dimension), np.float32)
         self._rows, self._graph = Rows(self._rows.ids[rows]), _empty(self._dimension)
         if len(rows):
-            self._graph.add(vectors)
+            _grow(self._graph, vectors)
+
+
+def _grow(graph: Any, vectors: Floats) -> None:
+    """With one thread (faiss takes all cores otherwise): chats need the others. OpenMP counts for each caller."""
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    graph.add(np.ascontiguousarray(vectors))
 
 
 def _empty(dimension: int) -> Any:

@@ -89,6 +89,7 @@ class Brain:
     def start_encoding(self) -> None:
         """Sweep what expires and, in KV mode, encode what was stored before this start; in the background, from now."""
         keep_all()
+        self.memory.start_building()
         self._tasks.append(asyncio.create_task(sweep_forever(self.memory)))
         if self.backlog is not None:
             self._tasks.append(asyncio.create_task(self.backlog.run()))

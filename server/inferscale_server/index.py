@@ -61,6 +61,9 @@ class VectorIndex(Protocol):
     def empty(self) -> VectorIndex:
         """A new index of this kind without vectors."""
 
+    def start_building(self) -> None:
+        """From now on searches may be made quicker in the background. Returns at once; safe to call twice."""
+
     def vectors(self, owner: Owner) -> FactVectors:
         """All of the owner's vectors, one a fact, in the order of insertion. From any thread."""
 
@@ -164,6 +167,9 @@ class ExactIndex:
     def empty(self) -> ExactIndex:
         """See VectorIndex."""
         return ExactIndex()
+
+    def start_building(self) -> None:
+        """See VectorIndex. There is nothing to build."""
 
     def has(self, owner: Owner, fact_id: str) -> bool:
         """Can this fact be found? For the writer."""

@@ -13,24 +13,30 @@ from inferscale_server.index import ExactIndex
 IndexName = Literal["auto", "exact", "faiss", "cuvs"]
 
 AUTO_GRAPH_FROM = 20_000
-"""Vectors of one owner from which on a graph answers faster than exact search is quick: docs/index-backends.md."""
+"""Vectors of one owner from which on a graph is worth its building: docs/index-backends.md."""
 NAMED_GRAPH_FROM = 1_000
 """Whoever names a backend wants it, but below this a graph is slower than exact search."""
 
 
 def make_index(name: IndexName) -> ExactIndex:
-    """Raises ConfigError when a backend that is named is missing; "auto" takes what is there."""
+    """Graphs are built only once `start_building` was called.
+
+    Raises ConfigError when a backend that is named is missing; "auto" takes what is there.
+    """
     if name == "exact":
-        return ExactIndex()
+        return _growing(_torch_or_none(), AUTO_GRAPH_FROM)
     if name == "auto":
-        graph = _cuvs_or_none() or _faiss_or_none()
-        return ExactIndex() if graph is None else GrowingIndex(graph, AUTO_GRAPH_FROM)
+        return _growing(_cuvs_or_none() or _torch_or_none() or _faiss_or_none(), AUTO_GRAPH_FROM)
     if name == "cuvs":
-        return GrowingIndex(_cuvs(), NAMED_GRAPH_FROM)
+        return _growing(_cuvs(), NAMED_GRAPH_FROM)
     graph = _faiss_or_none()
     if graph is None:
         raise ConfigError("option 'index': value 'faiss' needs the package faiss-cpu")
-    return GrowingIndex(graph, NAMED_GRAPH_FROM)
+    return _growing(graph, NAMED_GRAPH_FROM)
+
+
+def _growing(graph: MakeGraph | None, graph_from: int) -> ExactIndex:
+    return ExactIndex() if graph is None else GrowingIndex(graph, graph_from, at_once=False)
 
 
 def _cuvs() -> MakeGraph:
@@ -49,6 +55,15 @@ def _cuvs_or_none() -> MakeGraph | None:
         return _cuvs()
     except ConfigError:
         return None
+
+
+def _torch_or_none() -> MakeGraph | None:
+    """Exact search on a GPU; None without one."""
+    try:
+        from inferscale_server.ann_torch import TorchAnn, cuda_is_there
+    except ImportError:
+        return None
+    return TorchAnn if cuda_is_there() else None
 
 
 def _faiss_or_none() -> MakeGraph | None:

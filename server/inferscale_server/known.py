@@ -49,6 +49,18 @@ class _Mortal:
         self.ends.pop(fact_id, None)
         self._settle()
 
+    def due(self, now: float) -> list[str]:
+        """The facts whose time has come, in any order. From any thread: the heap's copy is walked from its root."""
+        queue, places, found = self.queue.copy(), [0], dict[str, None]()
+        while places:
+            place = places.pop()
+            if place < len(queue) and queue[place][0] <= now:
+                end, fact_id = queue[place]
+                if self.ends.get(fact_id) == end:
+                    found[fact_id] = None
+                places += (2 * place + 1, 2 * place + 2)
+        return list(found)
+
     def _settle(self) -> None:
         while self.queue and self.ends.get(self.queue[0][1]) != self.queue[0][0]:
             heapq.heappop(self.queue)
@@ -91,19 +103,15 @@ class KnownFacts:
         """All facts of the owner, oldest first."""
         return tuple(self._facts.get(owner, {}).copy().values())
 
-    def has_mortal(self, owner: Owner) -> bool:
-        """Does any fact of the owner expire some day?"""
-        return owner in self._mortal
-
     def overdue(self, owner: Owner, now: float) -> tuple[str, ...]:
         """The owner's facts whose time has come by `now` (Unix seconds) and that were not swept yet.
 
-        Every chat asks, so it is quick as long as there are none, however many expire some day.
+        Every chat asks, so it takes as long as they are many, however many more expire some day.
         """
         mortal = self._mortal.get(owner)
         if mortal is None or now < mortal.first:
             return ()
-        facts = ((fact_id, self.get(owner, fact_id)) for fact_id in mortal.ends.copy())
+        facts = ((fact_id, self.get(owner, fact_id)) for fact_id in mortal.due(now))
         return tuple(fact_id for fact_id, fact in facts if fact is not None and fact.expired(now))
 
     def owners(self) -> tuple[Owner, ...]:

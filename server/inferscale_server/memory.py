@@ -272,6 +272,10 @@ class MemoryService:
         """All owners that have facts."""
         return self._known.owners()
 
+    def start_building(self) -> None:
+        """Search graphs may take a core from now on: before, they would disturb what is measured at a start."""
+        self._index.start_building()
+
     def index_bytes(self, owner: Owner) -> int:
         """Bytes of the owner's vectors in the index."""
         return self._index.bytes(owner)

@@ -32,6 +32,9 @@ LOOP_FACTS = 2_000
 """As many facts may be looked at one by one there, by a filter or by letters."""
 TRIES = 3
 """A search whose facts went meanwhile is made anew; under deletes without end the answer is shorter instead."""
+OVERDUE_BESIDE = 100
+"""So many facts whose time has come, and that nobody has swept yet, are asked for in addition and dropped. With more,
+every fact is looked at, and no graph can help."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +46,14 @@ class Sought:
     k: int
     min_score: float | None = None
     where: Filter | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """What the index is asked: `spare` more than the k that are sought, because so many will be dropped."""
+
+    accept: Accept | None
+    spare: int
 
 
 class Searches:
@@ -58,14 +69,14 @@ class Searches:
         among them. Raises Unavailable once closed."""
         hits: tuple[Hit, ...] = ()
         for _ in range(TRIES):
-            accept = self.accept(sought.owner, sought.where)
-            asked = (sought.owner, sought.question, sought.k, sought.min_score, accept)
-            search = partial(nearest, index, trigrams, *asked)
+            asked = self._asked(sought)
+            how = (sought.k + asked.spare, sought.min_score, asked.accept)
+            search = partial(nearest, index, trigrams, sought.owner, sought.question, *how)
             found = await self._beside(search) if self._is_long(index, trigrams, sought) else search()
             hits = self._hits(sought, found)
-            if len(hits) == len(found):
+            if len(found) - len(hits) <= asked.spare:
                 break
-        return hits
+        return hits[: sought.k]
 
     async def matching(self, owner: Owner, where: Filter) -> list[str]:
         """Ids of all the owner's facts that match now, oldest first. Many are looked at in the thread, in slices: other
@@ -84,8 +95,11 @@ class Searches:
 
     def accept(self, owner: Owner, where: Filter | None) -> Accept | None:
         """What of this owner may be found now; None for everything."""
-        if where is None and not self._known.has_mortal(owner):
+        if where is None and not self._known.overdue(owner, self._now()):
             return None
+        return self._only(owner, where)
+
+    def _only(self, owner: Owner, where: Filter | None) -> Accept:
         now = self._now()
 
         def accept(fact_id: str) -> bool:
@@ -98,6 +112,14 @@ class Searches:
         """Finish what has begun. Later calls raise Unavailable."""
         self._closed = True
         await asyncio.to_thread(self._thread.shutdown)
+
+    def _asked(self, sought: Sought) -> _Asked:
+        """A graph can answer only where nothing need be accepted."""
+        if sought.where is None:
+            overdue = len(self._known.overdue(sought.owner, self._now()))
+            if overdue <= OVERDUE_BESIDE:
+                return _Asked(None, overdue)
+        return _Asked(self._only(sought.owner, sought.where), 0)
 
     def _is_long(self, index: VectorIndex, trigrams: TrigramIndex, sought: Sought) -> bool:
         owner = sought.owner
@@ -112,6 +134,6 @@ class Searches:
 
     def _hits(self, sought: Sought, found: Sequence[Scored]) -> tuple[Hit, ...]:
         """What of this is there now, and matches as it reads now."""
-        accept = self.accept(sought.owner, sought.where)
+        accept = self._only(sought.owner, sought.where)
         facts = ((self._known.get(sought.owner, scored.fact_id), scored.score) for scored in found)
-        return tuple(Hit(fact, score) for fact, score in facts if fact is not None and (not accept or accept(fact.id)))
+        return tuple(Hit(fact, score) for fact, score in facts if fact is not None and accept(fact.id))

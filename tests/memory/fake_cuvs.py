@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +21,17 @@ class OnDevice:
     array: npt.NDArray[Any]
 
 
-@dataclass
 class Built:
-    dataset: npt.NDArray[np.float32]
+    """An index only looks at the vectors: whoever built it must keep them."""
+
+    def __init__(self, dataset: OnDevice) -> None:
+        self._kept = weakref.ref(dataset)
+
+    @property
+    def dataset(self) -> npt.NDArray[np.float32]:
+        kept = self._kept()
+        assert kept is not None, "the vectors' memory on the device was freed"
+        return kept.array
 
 
 @dataclass
@@ -55,7 +64,7 @@ class BruteForce:
     def build(self, dataset: Any, metric: str = "sqeuclidean", metric_arg: float = 2.0, resources: Any = None) -> Built:
         assert isinstance(dataset, OnDevice) and dataset.array.dtype == np.float32 and metric == "inner_product"
         self.calls.append("brute_force.build")
-        return Built(dataset.array)
+        return Built(dataset)
 
     def search(
         self,
@@ -96,7 +105,7 @@ class Cagra:
     def build(self, index_params: IndexParams, dataset: Any, resources: Any = None) -> Built:
         assert index_params.metric == "inner_product" and isinstance(dataset, OnDevice)
         self.calls.append("cagra.build")
-        return Built(dataset.array)
+        return Built(dataset)
 
     def search(
         self,

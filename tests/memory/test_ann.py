@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from inferscale_server.ann import AnnIndex, ExactAnn, Floats, Ids
 from inferscale_server.ann_cuvs import CuvsAnn, bitset, find_cuvs
 from inferscale_server.ann_faiss import FaissAnn
+from inferscale_server.ann_torch import TorchAnn
 from inferscale_server.errors import ConfigError
 
 from .fake_cuvs import FakeCuvs
@@ -20,6 +21,7 @@ from .fake_cuvs import FakeCuvs
 DIMENSION = 12
 BACKENDS: dict[str, Callable[[], AnnIndex]] = {
     "exact": lambda: ExactAnn(DIMENSION),
+    "torch": lambda: TorchAnn(DIMENSION, "cpu"),
     "faiss": lambda: FaissAnn(DIMENSION),
     "cuvs exact": lambda: CuvsAnn(DIMENSION, FakeCuvs().modules()),
     "cuvs graph": lambda: CuvsAnn(DIMENSION, FakeCuvs().modules(), graph_from=8),
@@ -40,6 +42,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(1, 30)),
         st.tuples(st.just("remove"), st.integers(1, 20)),
+        st.tuples(st.just("build"), st.just(0)),
         st.tuples(st.just("search"), st.integers(1, 12)),
         st.tuples(st.just("search among"), st.integers(1, 12)),
     ),
@@ -60,6 +63,8 @@ def test_a_backend_finds_what_the_exact_one_finds(backend: str, steps: list[tupl
             vectors |= dict(zip(new.tolist(), rows, strict=True))
             index.add(new, rows)
             twin.add(new, rows)
+        elif step == "build":
+            index.build()
         elif step == "remove":
             gone = random.permutation(np.array([*vectors, 5], np.int64))[:count]
             index.remove(gone)
@@ -98,35 +103,57 @@ def test_the_graph_finds_98_of_100_neighbours_in_clustered_vectors() -> None:
     assert hits / (20 * len(queries)) >= 0.98
 
 
-@pytest.mark.parametrize("kind", [ExactAnn, FaissAnn])
-def test_what_is_saved_is_found_again_without_what_was_removed(kind: type, tmp_path: Path) -> None:
-    index = kind(DIMENSION)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_saved_is_found_again_without_what_was_removed(backend: str, tmp_path: Path) -> None:
+    index, loaded, query = BACKENDS[backend](), BACKENDS[backend](), units(1, 9)[0]
     index.add(np.arange(60, dtype=np.int64) + 2**40, units(60))
     index.remove(np.arange(5, dtype=np.int64) + 2**40)
     index.save(tmp_path / "saved")
-    loaded = kind.load(tmp_path / "saved")
-    query = units(1, 9)[0]
+    loaded.add(ids_of(7, 8), units(2, 4))
+    loaded.build()
+    loaded.load(tmp_path / "saved")
     assert len(loaded) == 55
     assert loaded.search(query, 7).ids.tolist() == index.search(query, 7).ids.tolist()
+    assert not {7, 8} & set(loaded.search(query, 55).ids.tolist())
 
 
-def test_cuvs_saves_what_it_can_load(tmp_path: Path) -> None:
-    index = CuvsAnn(DIMENSION, FakeCuvs().modules())
-    index.add(np.arange(40, dtype=np.int64), units(40))
-    index.remove(ids_of(3, 4))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_was_removed_is_in_no_file(backend: str, tmp_path: Path) -> None:
+    index, vectors = BACKENDS[backend](), units(60)
+    index.add(np.arange(60, dtype=np.int64), vectors)
+    index.remove(ids_of(3))
     index.save(tmp_path / "saved")
-    loaded = CuvsAnn.load(tmp_path / "saved", FakeCuvs().modules())
-    assert len(loaded) == 38 and 3 not in loaded.search(units(40)[3], 40).ids
+    written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert vectors[4].tobytes() in written and vectors[3].tobytes() not in written
 
 
-def test_a_file_that_is_no_index_is_a_value_error(tmp_path: Path) -> None:
-    (tmp_path / "graph").write_bytes(b"no graph at all")
-    np.save(tmp_path / "graph.ids.npy", ids_of(1))
-    with pytest.raises(ValueError):
-        FaissAnn.load(tmp_path / "graph")
-    np.savez(tmp_path / "exact.npz", ids=ids_of(1, 2), vectors=units(1))
-    with pytest.raises(ValueError, match="ids"):
-        ExactAnn.load(tmp_path / "exact.npz")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_file_that_is_no_index_or_of_other_vectors_is_an_error_and_changes_nothing(
+    backend: str, tmp_path: Path
+) -> None:
+    index = BACKENDS[backend]()
+    index.add(ids_of(1), units(1))
+    (tmp_path / "none").write_bytes(b"no graph at all")
+    (tmp_path / "cut").write_bytes(b"PK\x03\x04 half an archive")
+    np.save(tmp_path / "cut.ids.npy", ids_of(1))
+    np.save(tmp_path / "none.ids.npy", ids_of(1))
+    wider = FaissAnn(DIMENSION + 1) if backend == "faiss" else ExactAnn(DIMENSION + 1)
+    wider.add(ids_of(5), units(1, dimension=DIMENSION + 1))
+    wider.save(tmp_path / "wider")
+    for name in ("none", "cut", "wider"):
+        with pytest.raises(ValueError):
+            index.load(tmp_path / name)
+    with pytest.raises(OSError):
+        index.load(tmp_path / "absent")
+    assert index.search(units(1)[0], 5).ids.tolist() == [1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_bytes_are_at_least_those_of_the_vectors(backend: str) -> None:
+    index = BACKENDS[backend]()
+    index.add(np.arange(60, dtype=np.int64), units(60))
+    index.build()
+    assert 60 * DIMENSION * 4 <= index.bytes() <= 60 * (2 * DIMENSION * 4 + 1_000)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -152,19 +179,35 @@ def test_cuvs_builds_again_only_when_a_tenth_is_new_and_searches_the_rest_exactl
     fake = FakeCuvs()
     index = CuvsAnn(DIMENSION, fake.modules(), graph_from=50)
     index.add(np.arange(100, dtype=np.int64), units(100))
-    index.search(units(1)[0], 3)
+    index.build()
     index.add(np.arange(100, 105, dtype=np.int64), units(5, 3))
+    index.build()
     assert index.search(units(5, 3)[2], 1).ids.tolist() == [102]
     assert fake.calls.count("cagra.build") == 1
     index.add(np.arange(105, 120, dtype=np.int64), units(15, 4))
+    index.build()
     index.search(units(1)[0], 3)
     assert fake.calls.count("cagra.build") == 2 and "cagra.search" in fake.calls
+
+
+def test_a_search_of_cuvs_builds_nothing_and_is_right_before_anything_is_built() -> None:
+    fake = FakeCuvs()
+    index, twin = CuvsAnn(DIMENSION, fake.modules(), graph_from=50), ExactAnn(DIMENSION)
+    for each in (index, twin):
+        each.add(np.arange(100, dtype=np.int64), units(100))
+    query = units(1, 9)[0]
+    assert index.search(query, 9).ids.tolist() == twin.search(query, 9).ids.tolist() and fake.calls == []
+    index.build()
+    index.remove(np.arange(0, 60, dtype=np.int64))  # so many that the arrays are made anew
+    fake.calls.clear()
+    assert index.search(units(100)[70], 1).ids.tolist() == [70] and fake.calls == []
 
 
 def test_cuvs_searches_few_admitted_rows_exactly() -> None:
     fake = FakeCuvs()
     index = CuvsAnn(DIMENSION, fake.modules(), graph_from=50)
     index.add(np.arange(100, dtype=np.int64), units(100))
+    index.build()
     assert index.search(units(1)[0], 9, allow=ids_of(4, 9)).ids.shape == (2,)
     assert "cagra.search" not in fake.calls and "brute_force.search" in fake.calls
 
@@ -173,6 +216,14 @@ def test_a_bitset_has_the_first_row_in_the_lowest_bit() -> None:
     admitted = np.zeros(40, np.bool_)
     admitted[[0, 33]] = True
     assert bitset(admitted).tolist() == [1, 2] and bitset(admitted).dtype == np.uint32
+
+
+def test_faiss_builds_with_one_thread_however_many_cores_there_are() -> None:
+    import faiss
+
+    faiss.omp_set_num_threads(2)
+    FaissAnn(DIMENSION).add(ids_of(1), units(1))
+    assert faiss.omp_get_max_threads() == 1
 
 
 def test_without_cuvs_the_refusal_names_the_package() -> None:

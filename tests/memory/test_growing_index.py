@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 
 import numpy as np
@@ -9,13 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inferscale_server import ann_torch
 from inferscale_server.ann import AnnIndex, ExactAnn, Floats, Ids, Neighbours
+from inferscale_server.ann_cuvs import CuvsAnn
 from inferscale_server.errors import ConfigError
-from inferscale_server.growing_index import GrowingIndex
+from inferscale_server.growing_index import BUILDER_NICENESS, GrowingIndex
 from inferscale_server.index import ExactIndex
 from inferscale_server.index_choice import make_index
 from inferscale_server.types import Owner
 
+from .fake_cuvs import FakeCuvs
 from .test_ann import units
 
 ALICE, BOB = Owner("local", "alice"), Owner("local", "bob")
@@ -79,49 +84,6 @@ def test_it_finds_what_exact_search_finds_whatever_happens(steps: list[tuple[str
     assert same(index, twin, 7)
 
 
-class Held(ExactAnn):
-    """A graph whose building waits until it is let go."""
-
-    go = threading.Event()
-    began = threading.Event()
-
-    def add(self, ids: Ids, vectors: Floats) -> None:
-        Held.began.set()
-        assert Held.go.wait(20)
-        super().add(ids, vectors)
-
-
-def test_what_happens_while_a_graph_is_built_is_not_lost() -> None:
-    Held.go.clear()
-    Held.began.clear()
-    index, twin = GrowingIndex(Held, 50), ExactIndex()
-    for each in (index, twin):
-        each.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
-    assert Held.began.wait(20)
-    for each in (index, twin):
-        each.remove(ALICE, ["f3", "f4"])
-        each.replace(ALICE, "f10", vectors_of(1, 5))
-        each.add(ALICE, ["late"], vectors_of(1, 6))
-        each.add(ALICE, ["gone"], vectors_of(1, 7))
-        each.remove(ALICE, ["gone"])
-    assert same(index, twin) and not index.graphed(ALICE)
-    Held.go.set()
-    index.settle()
-    assert index.graphed(ALICE) and same(index, twin, 60)
-
-
-def test_an_owner_dropped_while_its_graph_is_built_stays_gone() -> None:
-    Held.go.clear()
-    Held.began.clear()
-    index = GrowingIndex(Held, 50)
-    index.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
-    assert Held.began.wait(20)
-    index.remove_owner(ALICE)
-    Held.go.set()
-    index.settle()
-    assert not index.graphed(ALICE) and index.search(ALICE, units(1)[0], 5) == ()
-
-
 def test_a_graph_that_finds_too_little_or_cannot_be_built_leaves_exact_search() -> None:
     class Poor(ExactAnn):
         def search(self, query: Floats, k: int, allow: Ids | None = None) -> Neighbours:
@@ -131,12 +93,127 @@ def test_a_graph_that_finds_too_little_or_cannot_be_built_leaves_exact_search() 
         def add(self, ids: Ids, vectors: Floats) -> None:
             raise MemoryError
 
-    for kind in (Poor, Broken):
+    class NoDevice(ExactAnn):
+        def search(self, query: Floats, k: int, allow: Ids | None = None) -> Neighbours:
+            raise RuntimeError("the device is gone")
+
+    for kind in (Poor, Broken, NoDevice):
         index, twin = GrowingIndex(kind, 50), ExactIndex()
         for each in (index, twin):
             each.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
         index.settle()
-        assert index.graphed(ALICE) == (kind is Poor) and same(index, twin)
+        assert same(index, twin) and index.graphed(ALICE) == (kind is Poor)
+
+
+def test_what_failed_is_tried_again_only_when_there_is_twice_as_much() -> None:
+    tried: list[int] = []
+
+    class Broken(ExactAnn):
+        def add(self, ids: Ids, vectors: Floats) -> None:
+            tried.append(len(ids))
+            raise MemoryError
+
+    index = GrowingIndex(Broken, 50)
+    for at in range(0, 130, 10):
+        index.add(ALICE, [f"f{at + i}" for i in range(10)], vectors_of(10, at))
+        index.settle()
+    assert tried == [50, 100]
+
+
+def test_facts_that_come_and_go_wear_no_graph() -> None:
+    built: list[int] = []
+
+    def counting(dimension: int) -> AnnIndex:
+        built.append(dimension)
+        return ExactAnn(dimension)
+
+    index = GrowingIndex(counting, 50)
+    index.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
+    index.settle()
+    for turn in range(100):
+        index.add(ALICE, [f"guest{turn}"], vectors_of(1, turn))
+        index.remove(ALICE, [f"guest{turn}", "never there"])
+        index.settle()
+    assert len(built) == 1 and index.count(ALICE) == 60
+
+
+def test_the_best_are_found_however_many_pieces_and_masked_facts_stand_before_them() -> None:
+    index, twin = GrowingIndex(ExactAnn, 50), ExactIndex()
+    near = units(1, 77)[0] + 0.05 * vectors_of(30, 3)  # the graph's first 30 rows of this query are three facts
+    near /= np.linalg.norm(near, axis=1, keepdims=True)
+    for each in (index, twin):
+        each.add(ALICE, [f"long{i // 10}" for i in range(30)], near.astype(np.float32))
+        each.add(ALICE, [f"f{i}" for i in range(900)], vectors_of(900, 1))
+    index.settle()
+    for each in (index, twin):
+        each.add(ALICE, [f"g{i}" for i in range(20)], vectors_of(20, 4))
+        each.remove(ALICE, ["long0", *(f"f{i}" for i in range(40))])
+    assert index.graphed(ALICE) and same(index, twin, 5)
+
+
+def test_no_search_builds_anything_once_it_has_settled() -> None:
+    fake, threads = FakeCuvs(), list[str]()
+
+    class Watched(CuvsAnn):
+        def build(self) -> None:
+            threads.append(threading.current_thread().name)
+            super().build()
+
+    index, twin = GrowingIndex(lambda dimension: Watched(dimension, fake.modules(), 50), 50), ExactIndex()
+    for each in (index, twin):
+        each.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
+    index.settle()
+    assert fake.calls == ["brute_force.build", "cagra.build"] and threads == ["inferscale-graph"]
+    fake.calls.clear()
+    assert same(index, twin)
+    assert set(fake.calls) == {"cagra.search"}
+
+
+def test_a_torch_device_finds_what_the_cpu_finds() -> None:
+    index, twin = GrowingIndex(lambda dimension: ann_torch.TorchAnn(dimension, "cpu"), 50), ExactIndex()
+    for each in (index, twin):
+        each.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
+    index.settle()
+    for each in (index, twin):
+        each.remove(ALICE, ["f3"])
+        each.add(ALICE, ["late"], vectors_of(1, 5))
+    assert index.graphed(ALICE) and same(index, twin)
+
+
+def test_nothing_is_built_before_it_may_be_nor_in_an_index_that_is_made_meanwhile() -> None:
+    index = GrowingIndex(ExactAnn, 50, at_once=False)
+    other = index.empty()
+    for each in (index, other):
+        each.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
+        each.settle()
+        assert not each.graphed(ALICE)
+    index.start_building()
+    index.settle()
+    assert index.graphed(ALICE) and not other.graphed(ALICE)
+    later = index.empty()
+    later.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
+    later.settle()
+    assert later.graphed(ALICE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no niceness")
+def test_a_building_thread_lets_others_go_first() -> None:
+    niceness: list[int] = []
+
+    class Watched(ExactAnn):
+        def build(self) -> None:
+            niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    index, before = GrowingIndex(Watched, 50), os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    index.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
+    index.settle()
+    assert niceness[0] >= BUILDER_NICENESS
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+
+
+def test_the_bytes_of_an_owner_are_those_of_the_vectors_and_of_the_graph() -> None:
+    index, twin = grown()
+    assert index.bytes(ALICE) == twin.bytes(ALICE) + 100 * DIMENSION * 4 and index.bytes(BOB) == 0
 
 
 def test_filters_scores_and_other_owners_are_as_in_exact_search() -> None:
@@ -179,7 +256,24 @@ def test_a_worn_graph_is_built_anew_and_one_that_shrank_is_dropped() -> None:
 
 
 def test_the_names_of_the_configuration_mean_what_is_there() -> None:
-    assert type(make_index("exact")) is ExactIndex
     assert isinstance(make_index("faiss"), GrowingIndex) and isinstance(make_index("auto"), GrowingIndex)
     with pytest.raises(ConfigError, match="cuvs"):
         make_index("cuvs")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_exact_search_moves_to_a_gpu_where_there_is_one(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ann_torch, "cuda_is_there", lambda: there)
+    assert isinstance(make_index("exact"), GrowingIndex) == there
+
+
+def test_the_graphs_of_the_configuration_wait_until_they_may_be_built() -> None:
+    index, twin = make_index("faiss"), ExactIndex()
+    for each in (index, twin):
+        each.add(ALICE, [f"f{i}" for i in range(1_100)], vectors_of(1_100, 1))
+    assert isinstance(index, GrowingIndex)
+    index.settle()
+    assert not index.graphed(ALICE)
+    index.start_building()
+    index.settle()
+    assert index.graphed(ALICE) and same(index, twin)

@@ -10,16 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from inferscale_server.ann import ExactAnn, Ids, Neighbours
 from inferscale_server.errors import Unavailable
 from inferscale_server.facts import FactStore
 from inferscale_server.filters import parse_filter
+from inferscale_server.growing_index import GrowingIndex
 from inferscale_server.index import Accept, ExactIndex, Floats
 from inferscale_server.known import KnownFacts
 from inferscale_server.memory import MemoryService
 from inferscale_server.nearest import Question
-from inferscale_server.searches import LOOP_BYTES, TRIES, Searches, Sought
+from inferscale_server.searches import LOOP_BYTES, OVERDUE_BESIDE, TRIES, Searches, Sought
 from inferscale_server.trigrams import TrigramIndex
-from inferscale_server.types import FactChange, FactDraft, Owner, Scored
+from inferscale_server.types import Fact, FactChange, FactDraft, Owner, Scored
 from tests.memory.fakes import Clock, FakeEmbedder, RecordingSink
 
 ALICE = Owner("local", "alice")
@@ -133,6 +135,73 @@ async def test_a_fact_whose_time_comes_during_a_search_is_not_found(held: Held, 
     assert await held.find(later) == [stays]
 
 
+async def test_a_start_builds_no_graph_before_it_is_told_that_it_may(path: Path) -> None:
+    index = GrowingIndex(ExactAnn, 2, at_once=False)
+    memory = MemoryService(FactStore(path), index, FakeEmbedder(), RecordingSink())
+    await memory.start()
+    await memory.add(ALICE, [FactDraft("tea"), FactDraft("tea cup")])
+    index.settle()
+    assert not index.graphed(ALICE)
+    memory.start_building()
+    index.settle()
+    assert index.graphed(ALICE) and len(await memory.search(ALICE, "tea", 2)) == 2
+    await memory.aclose()
+
+
+class CountedGraph(ExactAnn):
+    """Counts its searches."""
+
+    searches = 0
+
+    def search(self, query: Floats, k: int, allow: Ids | None = None) -> Neighbours:
+        CountedGraph.searches += 1
+        return super().search(query, k, allow)
+
+
+class Graphed:
+    """60 facts of one owner in a graph, the first ones nearest to the question; the first `mortal` expire at 100."""
+
+    def __init__(self, mortal: int, facts: int = 60) -> None:
+        self.now, self.index = 0.0, GrowingIndex(CountedGraph, 50)
+        self.known, self.trigrams = nothing_known()
+        self.searches = Searches(self.known, lambda: self.now)
+        vectors = np.eye(DIMENSION, dtype=np.float32)[:facts] + np.float32(1.0)
+        vectors[:, 0] += np.linspace(60, 1, facts)
+        self.known.add(made(str(row), 100.0 if row < mortal else None) for row in range(facts))
+        self.index.add(ALICE, [str(row) for row in range(facts)], vectors)
+        self.index.settle()
+        CountedGraph.searches = 0
+
+    async def find(self, k: int) -> list[str]:
+        assert self.index.graphed(ALICE)
+        hits = await self.searches.find(self.index, self.trigrams, Sought(ALICE, Question(first_axis()), k))
+        await self.searches.aclose()
+        return [hit.fact.id for hit in hits]
+
+
+@pytest.mark.parametrize("now", [0.0, 100.0])
+async def test_facts_that_expire_some_day_leave_the_graph_in_use_before_and_after(now: float) -> None:
+    here = Graphed(mortal=3)
+    here.now = now
+    assert await here.find(4) == (["0", "1", "2", "3"] if now < 100.0 else ["3", "4", "5", "6"])
+    assert CountedGraph.searches == 1
+
+
+async def test_as_many_live_facts_are_found_however_many_have_expired_before_them() -> None:
+    many = OVERDUE_BESIDE + 20
+    here = Graphed(mortal=many, facts=many + 10)
+    here.now = 100.0
+    assert await here.find(5) == [str(many + place) for place in range(5)]
+    assert CountedGraph.searches == 0
+
+
+async def test_a_fact_whose_time_comes_while_the_graph_is_searched_gives_its_place_to_the_next() -> None:
+    here = Graphed(mortal=2)
+    times = iter([99.0, 100.0])
+    here.searches = Searches(here.known, lambda: next(times, 100.0))
+    assert await here.find(2) == ["2", "3"]
+
+
 async def test_a_search_ends_although_facts_go_without_end() -> None:
     class Losing(ExactIndex):
         searches = 0
@@ -169,6 +238,15 @@ async def test_no_long_search_begins_once_it_is_closed() -> None:
 def nothing_known() -> tuple[KnownFacts, TrigramIndex]:
     trigrams = TrigramIndex(lambda text: 1.0)
     return KnownFacts(trigrams), trigrams
+
+
+def made(fact_id: str, expires_at: float | None) -> Fact:
+    return Fact(fact_id, ALICE, 0, f"note {fact_id}", None, None, None, {}, 0.0, expires_at=expires_at)
+
+
+def first_axis() -> Floats:
+    axis: Floats = np.eye(DIMENSION, dtype=np.float32)[0]
+    return axis
 
 
 def sought() -> Sought:
