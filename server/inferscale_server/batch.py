@@ -16,7 +16,7 @@ from typing import Literal
 from inferscale_server.behind import Behind
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.command import SPARE_TOKENS
-from inferscale_server.job import EncodeEngine, EncodeResult, Errand, Run, TokenKind, runs_of
+from inferscale_server.job import EncodeEngine, EncodeResult, Errand, Outcome, Run, TokenKind, runs_of
 from inferscale_server.kv_codec import KvIdentity
 from inferscale_server.kv_disk import Filed, KvDisk
 from inferscale_server.types import Owner
@@ -92,14 +92,18 @@ class Batches:
         """Encode, check that all of each came, and commit; returns how many were placed or given up."""
         fitting = [errand for errand in errands if self._fits(errand)]
         placed = await self._place(fitting, [lead for errand in fitting for lead in self._lead(errand)])
-        done = [False] * len(placed)
+        runs = runs_of((one.errand, one.chunk) for one in placed)
+        outcomes: dict[int, Outcome] = {}
         try:
             if placed:
-                await self._run(runs_of((one.errand, one.chunk) for one in placed), placed[0].errand.staged)
-                done = await self._engine.captured([(one.chunk.stamp, one.chunk.extents) for one in placed])
+                await self._run(runs, placed[0].errand.staged)
+                complete = await self._complete(runs)
+                outcomes = {stamp: what for run in runs for stamp, what in run.outcomes(complete).items()}
         finally:
-            for one, complete in zip(placed, done, strict=True):
-                self._settle(one, "stored" if complete else "incomplete")
+            for scratch in [run.scratch for run in runs if run.scratch is not None]:
+                self._catalog.release(scratch)
+            for one in placed:
+                self._settle(one, outcomes.get(one.chunk.stamp, "incomplete"))
         return len(placed) + len(errands) - len(fitting)
 
     async def wipe(self) -> None:
@@ -158,14 +162,29 @@ class Batches:
         held = [chunk for lead in leads for chunk in lead]
         self._catalog.touch(held)
         with self._catalog.pinned(held):
-            commands = []
-            for run, lead in zip(runs, leads, strict=True):
-                self._count_tokens(run, lead)
-                commands.append(self._engine.encode(*run.request(lead)))
-            outcomes = await asyncio.gather(*commands, return_exceptions=True)
+            asked = [self._ask(run, lead) for run, lead in zip(runs, leads, strict=True)]
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 logger.warning("an encode request failed: %s", type(outcome).__name__, exc_info=outcome)
+
+    async def _ask(self, run: Run, lead: Sequence[Chunk]) -> None:
+        """One run. From asking the engine how much it may be asked until it is asked, nothing else must happen."""
+        most_tokens, uncovered = self._engine.most_tokens(), run.uncovered(lead)
+        if most_tokens is not None and uncovered:
+            key = ChunkKey("context", run.chunks[0].key.owner, "scratch")
+            run.scratch = self._catalog.reserve(key, uncovered, run.behind.fact_ids)
+        self._count_tokens("own", sum(len(chunk.token_ids) for chunk in run.chunks))
+        self._count_tokens("prefix", len(uncovered))
+        for request in run.requests(lead, most_tokens):
+            self._count_tokens("spare", SPARE_TOKENS)
+            await self._engine.encode(request.prompt_ids, request.command)
+
+    async def _complete(self, runs: Sequence[Run]) -> frozenset[int]:
+        """Stamps of what came whole, on every rank."""
+        asked = [(chunk.stamp, chunk.extents) for run in runs for chunk in run.captured]
+        done = await self._engine.captured(asked)
+        return frozenset(stamp for (stamp, _), whole in zip(asked, done, strict=True) if whole)
 
     def _lead(self, errand: Errand) -> list[Chunk]:
         return self._chunks_before(errand.job.key.owner, errand.behind, errand.staged)
@@ -252,10 +271,6 @@ class Batches:
         self.results[result] += 1
         self._listeners.on_result(result)
 
-    def _count_tokens(self, run: Run, lead: Sequence[Chunk]) -> None:
-        own = sum(len(chunk.token_ids) for chunk in run.chunks)
-        prefix = len(run.behind.token_ids) - sum(len(chunk.token_ids) for chunk in lead)
-        kinds: tuple[tuple[TokenKind, int], ...] = (("own", own), ("prefix", prefix), ("spare", SPARE_TOKENS))
-        for kind, tokens in kinds:
-            self.tokens[kind] += tokens
-            self._listeners.on_tokens(kind, tokens)
+    def _count_tokens(self, kind: TokenKind, tokens: int) -> None:
+        self.tokens[kind] += tokens
+        self._listeners.on_tokens(kind, tokens)

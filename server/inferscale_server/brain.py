@@ -6,6 +6,7 @@ Knows: what is joined to what. Refuses to know: vLLM, HTTP.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ from inferscale_server.tiers import HostTier
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Owner
 from inferscale_server.upkeep import Upkeep
+
+logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 15.0
 
@@ -181,12 +184,18 @@ class Brain:
         """Fetch injection times and fault counts now and then; never on a chat's way."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
-            self.workers = await self.engine_stats()
-            for rank, stats in enumerate(self.workers):
-                self.note_faults(f"worker{rank}", stats["errors"])
-            self.refresh_metrics()
-            if self.disk is not None:
-                await self.disk.note_used(self.catalog.take_used())
+            try:
+                await self._look_at_workers()
+            except Exception as error:  # one command that failed must not end the watch: the next tells more
+                logger.warning("inferscale: the workers could not be asked: %s", type(error).__name__)
+
+    async def _look_at_workers(self) -> None:
+        self.workers = await self.engine_stats()
+        for rank, stats in enumerate(self.workers):
+            self.note_faults(f"worker{rank}", stats["errors"])
+        self.refresh_metrics()
+        if self.disk is not None:
+            await self.disk.note_used(self.catalog.take_used())
 
     def refresh_metrics(self) -> None:
         """Set the gauges."""

@@ -70,3 +70,14 @@ def first_rows(extents: Sequence[Extent], length: int) -> tuple[Extent, ...]:
         found.append(extent if extent.length <= length else Extent(extent.row, length))
         length -= extent.length
     return tuple(found)
+
+
+def rows_between(extents: Sequence[Extent], start: int, stop: int) -> tuple[Extent, ...]:
+    """The rows of tokens `start` … `stop` - 1 of what lies in `extents`."""
+    found = []
+    for extent in extents:
+        first, last = max(start, 0), min(stop, extent.length)
+        if first < last:
+            found.append(Extent(extent.row + first, last - first))
+        start, stop = start - extent.length, stop - extent.length
+    return tuple(found)

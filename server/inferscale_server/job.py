@@ -5,18 +5,24 @@ Pure words and arithmetic; refuses to know the queue (encode.py) and vLLM.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal, Protocol
 
 from inferscale_server.behind import Behind, Line, mark_of
 from inferscale_server.catalog import Chunk, ChunkKey
 from inferscale_server.command import SPARE_TOKENS, Capture, Command, Extent, Injection
+from inferscale_server.extents import rows_between
 from inferscale_server.types import Fact
 from inferscale_server.wording import Wording
 
 EncodeResult = Literal["stored", "loaded", "incomplete", "failed", "dropped"]
 """What became of a chunk; only "loaded" had no encode request."""
+
+Outcome = Literal["stored", "incomplete"] | None
+"""What an encode request made of a chunk. None: it came whole, but perhaps behind something that did not, which its
+request injected."""
 
 TokenKind = Literal["own", "prefix", "spare"]
 """What a token that an encode request computes is for: a chunk that is kept, the text before it, or throw-away."""
@@ -24,6 +30,10 @@ TokenKind = Literal["own", "prefix", "spare"]
 
 class EncodeEngine(Protocol):
     """The serving engine as the encoder sees it."""
+
+    def most_tokens(self) -> int | None:
+        """How many tokens one request may compute now, throw-away ones aside; None: as many as it has. True until the
+        event loop turns to something else."""
 
     async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
         """Prefill the prompt with the command's injection and captures; under a salt of its own."""
@@ -65,29 +75,102 @@ class Errand:
         return len(self.behind.token_ids) + len(self.job.token_ids) + SPARE_TOKENS
 
 
+@dataclass(frozen=True, slots=True)
+class EncodeRequest:
+    """One prompt for the engine, with what it injects and captures."""
+
+    prompt_ids: tuple[int, ...]
+    command: Command
+
+
 @dataclass(slots=True)
 class Run:
-    """Chunks that one request encodes: each stands behind all that is before it, so that none is computed twice."""
+    """Chunks that stand one behind the other, each behind all that is before it, so that none is computed twice."""
 
     behind: Behind
     chunks: list[Chunk] = field(default_factory=list)
+    scratch: Chunk | None = None
+    """Rows for what is computed before the first chunk, as long as the run lasts."""
 
-    def request(self, lead: Sequence[Chunk]) -> tuple[tuple[int, ...], Command]:
-        """The prompt and its command. `lead` holds the chunks of the prompt's first tokens: they are injected."""
-        injected = tuple(token for chunk in lead for token in chunk.token_ids)
-        prompt = list(self.behind.token_ids)
-        assert tuple(prompt[: len(injected)]) == injected, "chunks of other tokens lead the prompt"
-        captures = []
-        for chunk in self.chunks:
-            captures.append(Capture(chunk.stamp, len(prompt), chunk.extents))
-            prompt += chunk.token_ids
-        prompt += prompt[-1:] * SPARE_TOKENS
-        extents = tuple(extent for chunk in lead for extent in chunk.extents)
-        return tuple(prompt), Command(Injection(injected, extents) if injected else None, tuple(captures))
+    @property
+    def captured(self) -> list[Chunk]:
+        """All that gets rows, in the order of the prompt."""
+        return [*([] if self.scratch is None else [self.scratch]), *self.chunks]
+
+    def uncovered(self, lead: Sequence[Chunk]) -> tuple[int, ...]:
+        """What stands before the first chunk and behind `lead`: it is computed for the chunks' sake."""
+        return self.behind.token_ids[sum(len(chunk.token_ids) for chunk in lead) :]
+
+    def requests(self, lead: Sequence[Chunk], most_tokens: int | None = None) -> Iterator[EncodeRequest]:
+        """What the engine is asked, one after the other: one request, or several that compute `most_tokens` at most.
+
+        `lead` holds the chunks of the prompt's first tokens: they are injected. Each request injects what those before
+        it captured, so that all together capture what one would. What has no rows, as uncovered tokens without
+        `scratch`, cannot be injected: then there is one request.
+        """
+        prompt, injected = list(self.behind.token_ids), sum(len(chunk.token_ids) for chunk in lead)
+        assert prompt[:injected] == _tokens(lead), "chunks of other tokens lead the prompt"
+        if self.scratch is None and injected < len(prompt):
+            most_tokens = None
+        laid = _laid(lead, 0) + _laid(self.captured, injected if self.scratch else len(prompt))
+        prompt += _tokens(self.chunks)
+        for part in _parts(injected, len(prompt), most_tokens):
+            rows = tuple(extent for one in laid for extent in one.rows(range(part.start)))
+            captures = (Capture(one.chunk.stamp, max(one.start, part.start), one.rows(part)) for one in laid)
+            yield EncodeRequest(
+                (*prompt[: part.stop], *prompt[part.stop - 1 : part.stop] * SPARE_TOKENS),
+                Command(
+                    Injection(tuple(prompt[: part.start]), rows) if part.start else None,
+                    tuple(capture for capture in captures if capture.extents),
+                ),
+            )
+
+    def outcomes(self, complete: Set[int]) -> dict[int, Outcome]:
+        """By stamp what became of each chunk; `complete` has the stamps of all that came whole."""
+        if self.scratch is not None and self.scratch.stamp not in complete:
+            return {chunk.stamp: "incomplete" for chunk in self.chunks}
+        outcomes: dict[int, Outcome] = {
+            chunk.stamp: None if chunk.stamp in complete else "incomplete" for chunk in self.chunks
+        }
+        for chunk in takewhile(lambda chunk: chunk.stamp in complete, self.chunks):
+            outcomes[chunk.stamp] = "stored"
+        return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A chunk where it stands in a prompt."""
+
+    start: int
+    chunk: Chunk
+
+    def rows(self, positions: range) -> tuple[Extent, ...]:
+        """Those of its rows that hold these positions of the prompt."""
+        return rows_between(self.chunk.extents, positions.start - self.start, positions.stop - self.start)
+
+
+def _tokens(chunks: Iterable[Chunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def _laid(chunks: Iterable[Chunk], start: int) -> list[_Laid]:
+    """One behind the other, from a position of the prompt on."""
+    laid = []
+    for chunk in chunks:
+        laid.append(_Laid(start, chunk))
+        start += len(chunk.token_ids)
+    return laid
+
+
+def _parts(start: int, stop: int, most_tokens: int | None) -> list[range]:
+    """Positions start … stop - 1 in as few parts as have at most so many, all of about one length."""
+    count = 1 if most_tokens is None else -(-(stop - start) // most_tokens)
+    size = -(-(stop - start) // count)
+    return [range(at, min(at + size, stop)) for at in range(start, stop, size)]
 
 
 def runs_of(placed: Iterable[tuple[Errand, Chunk]]) -> list[Run]:
-    """As few requests as encode all of these: a fact that stands right behind another goes along with it."""
+    """As few runs as encode all of these: a fact that stands right behind another goes along with it."""
     runs: list[Run] = []
     ends: dict[Behind, Run] = {}
     for errand, chunk in placed:

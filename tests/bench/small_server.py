@@ -45,6 +45,8 @@ class SmallServer:
     systems: list[str] = field(default_factory=list)
     sessions: set[tuple[str, str]] = field(default_factory=set)
     keeps_sessions: bool = True
+    extractor: str = "llm"
+    inferred: list[dict[str, Any]] = field(default_factory=list)  # what was added with infer
     talks: list[list[dict[str, Any]]] = field(default_factory=list)
     injected: int = 0
     tells_workers: bool = True
@@ -66,6 +68,7 @@ class SmallServer:
             "slab": {"bytes_per_row": 100, "cold_bytes_per_row": 50},
             "disk": {"waiting": 0} if self.has_disk else {},
             "kv": {"enabled": not self.refusals, "refusals": self.refusals, "backend": "NONE", "tail_tokens": 0},
+            "extraction": {"extractor": self.extractor},
             "encoding": {"queued": self.pending, "running": 0, "results": results, "tokens": {"own": 40 * self.stored}},
         }
 
@@ -76,6 +79,11 @@ class SmallServer:
         self.encoded[user] = self.encoded.get(user, 0) + min(len(facts), self.room - sum([*self.encoded.values()]))
         self.pending += len(facts)
         return {"results": [{"id": str(at), "text": fact["text"], "status": "stored"} for at, fact in enumerate(facts)]}
+
+    def infer(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """Each message becomes a fact."""
+        self.inferred.append(sent)
+        return self.add(sent["user_id"], [{"text": message["content"]} for message in sent["messages"]])
 
     def use_in_session(self, user: str, session: str | None, asked: dict[str, Any], question: str) -> dict[str, Any]:
         """The same; a session that goes on computes no memory."""
@@ -181,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         state, sent = self.server_state, json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/v1/memories":
-            self._json(state.add(sent["user_id"], sent["facts"]))
+            self._json(state.infer(sent) if sent.get("infer") else state.add(sent["user_id"], sent["facts"]))
             return
         if self.path == "/v1/inferscale/admin/score":
             self._score(sent)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from inferscale_server.behind import Behind
 from inferscale_server.catalog import Chunk, ChunkKey
 from inferscale_server.command import SPARE_TOKENS, Capture, Command
+from inferscale_server.job import Run
 from inferscale_server.types import LOCAL_TENANT, Owner
 
 from .live import LiveServer
@@ -111,3 +113,28 @@ async def test_several_system_messages_are_served_as_one(server: LiveServer) -> 
     answer = await server.send(body)
     served = server.brain.tokenize._tokenizer.decode(answer.prompt_ids)
     assert served.count("<|im_start|>system") == 1 and served.count("Speak like a pirate.\n\nBe brief.\n\n") == 1
+
+
+async def run_of(server: LiveServer, most_tokens: int | None) -> tuple[Run, int]:
+    """All facts one behind the other, behind the injected header; also how many requests that took."""
+    door, header = server.brain.engine_stats.__self__, server.catalog.get(server.brain.header_key)
+    chunks = []
+    for text in FACTS:
+        key = ChunkKey("context", Owner(LOCAL_TENANT, ""), f"part-{most_tokens}-{len(chunks)}")
+        chunks.append(server.catalog.reserve(key, server.brain.tokenize(text), ()))
+    run = Run(Behind(header.token_ids), chunks)
+    requests = list(run.requests((header,), most_tokens))
+    for request in requests:
+        await door.encode(request.prompt_ids, request.command)
+    assert all(await door.captured([(chunk.stamp, chunk.extents) for chunk in chunks]))
+    return run, len(requests)
+
+
+async def test_a_run_that_is_cut_captures_what_one_request_does(server: LiveServer) -> None:
+    door = server.brain.engine_stats.__self__
+    (whole, one), (cut, many) = await run_of(server, None), await run_of(server, 10)
+    assert one == 1 and many > len(FACTS)  # parts begin and end inside facts
+    for chunk, other in zip(whole.chunks, cut.chunks, strict=True):
+        assert (await door.difference(chunk.extents, other.extents)).worst < ROUNDING
+        server.catalog.release(chunk)
+        server.catalog.release(other)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inferscale_server.behind import Behind, Line, fitting
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.command import SPARE_TOKENS, Extent, rows_of
-from inferscale_server.extents import first_rows
+from inferscale_server.extents import first_rows, rows_between
 from inferscale_server.job import Errand, Job, runs_of
 
 from .builders import ALICE, extents, store
@@ -53,9 +53,10 @@ def test_what_a_chunk_is_tells_texts_and_wordings_before_it_apart() -> None:
 def test_facts_that_stand_behind_each_other_go_in_one_request() -> None:
     a, b, c = LINES
     (run,) = runs_of(placed(errand(a), errand(b, a), errand(c, a, b)))
-    prompt, command = run.request(())
-    assert prompt == (*HEADER, 10, 11, 20, 30, 31, 32, *(32,) * SPARE_TOKENS) and command.injection is None
-    assert [(capture.start, capture.length) for capture in command.captures] == [(2, 2), (4, 1), (5, 3)]
+    (asked,) = run.requests(())
+    assert asked.prompt_ids == (*HEADER, 10, 11, 20, 30, 31, 32, *(32,) * SPARE_TOKENS)
+    assert asked.command.injection is None
+    assert [(capture.start, capture.length) for capture in asked.command.captures] == [(2, 2), (4, 1), (5, 3)]
 
 
 def test_facts_behind_the_same_go_in_requests_of_their_own() -> None:
@@ -75,8 +76,9 @@ def test_the_lead_is_injected_and_the_rest_of_the_prefix_is_computed() -> None:
     catalog = Catalog(100, "f")
     header, first = store(catalog, "h", HEADER, kind="header"), store(catalog, "a", a.token_ids)
     (run,) = runs_of(placed(errand(c, a, b)))
-    prompt, command = run.request((header, first))
-    assert prompt[:5] == (1, 2, 10, 11, 20) and command.captures[0].start == 5
+    (asked,) = run.requests((header, first))
+    command = asked.command
+    assert asked.prompt_ids[:5] == (1, 2, 10, 11, 20) and command.captures[0].start == 5
     assert command.injection is not None and command.injection.token_ids == (1, 2, 10, 11)
     assert rows_of(command.injection.extents) == rows_of((*header.extents, *first.extents))
 
@@ -95,6 +97,14 @@ def test_the_first_rows_agree_with_a_slice(lengths: list[int], length: int) -> N
     whole = tuple(Extent(100 * number, part) for number, part in enumerate(lengths))
     assert rows_of(first_rows(whole, length)) == rows_of(whole)[:length]
     assert all(extent.length > 0 for extent in first_rows(whole, length))
+
+
+@given(pieces, st.integers(-5, 30), st.integers(-5, 30))
+def test_rows_between_agree_with_a_slice(lengths: list[int], start: int, stop: int) -> None:
+    whole = tuple(Extent(100 * number, part) for number, part in enumerate(lengths))
+    found = rows_between(whole, start, stop)
+    assert rows_of(found) == rows_of(whole)[max(start, 0) : max(stop, 0)]
+    assert all(extent.length > 0 for extent in found)
 
 
 def test_the_first_none_are_none() -> None:

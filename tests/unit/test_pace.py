@@ -1,12 +1,14 @@
-"""Turns of encode requests beside chats, on a clock that only sleeping moves."""
+"""Turns of encode requests and of what the model writes beside chats, on a clock that only sleeping moves."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 
 import pytest
 
-from inferscale_server.engine.pace import ARRIVING_S, QUIET_S, WAIT_AT_MOST_S, Pace
+from inferscale_server.engine.pace import ARRIVING_S, QUIET_S, STEP_TOKENS, WAIT_AT_MOST_S, WRITES_AT_ONCE, Pace
 
 STEP_S = 0.08
 
@@ -25,7 +27,13 @@ class Engine:
         await asyncio.sleep(0)
 
     async def encode(self) -> None:
-        async with self.pace.encoding():
+        await self._work(self.pace.encoding())
+
+    async def write(self) -> None:
+        await self._work(self.pace.writing())
+
+    async def _work(self, turn: AbstractAsyncContextManager[None]) -> None:
+        async with turn:
             self.began_s.append(self.now_s)
             self.under_way += 1
             self.most_under_way = max(self.most_under_way, self.under_way)
@@ -87,4 +95,53 @@ async def test_an_encode_request_that_fails_gives_its_turn_away(engine: Engine) 
         async with engine.pace.encoding():
             raise ValueError("lost")
     await engine.encode()
+    assert len(engine.began_s) == 1
+
+
+async def test_requests_are_small_until_long_after_the_last_chat(engine: Engine) -> None:
+    assert engine.pace.most_tokens is None
+    engine.pace.chat_arrived()
+    assert engine.pace.most_tokens == STEP_TOKENS
+    with engine.pace.chatting():
+        engine.now_s += 2 * QUIET_S
+        assert engine.pace.most_tokens == STEP_TOKENS
+    engine.now_s += QUIET_S - 1
+    assert engine.pace.most_tokens == STEP_TOKENS
+    engine.now_s += 1
+    assert engine.pace.most_tokens is None
+
+
+async def test_a_chat_every_few_seconds_never_meets_two_requests_at_once(engine: Engine) -> None:
+    for _ in range(4):
+        with engine.pace.chatting():
+            pass
+        engine.now_s += 6.0
+        await asyncio.gather(*[engine.encode() for _ in range(8)])
+    assert engine.most_under_way == 1
+
+
+async def test_without_chats_a_few_texts_are_written_at_once(engine: Engine) -> None:
+    await asyncio.gather(*[engine.write() for _ in range(3 * WRITES_AT_ONCE)])
+    assert engine.most_under_way == WRITES_AT_ONCE and len(engine.began_s) == 3 * WRITES_AT_ONCE
+
+
+async def test_beside_chats_one_text_is_written_at_a_time_with_a_rest_between(engine: Engine) -> None:
+    engine.pace.chat_arrived()
+    engine.now_s += ARRIVING_S
+    await asyncio.gather(*[engine.write() for _ in range(2 * WRITES_AT_ONCE)])
+    assert engine.most_under_way == 1
+    gaps = [later - earlier for earlier, later in pairwise(engine.began_s)]
+    assert len(gaps) == 2 * WRITES_AT_ONCE - 1 and min(gaps) >= 2 * STEP_S
+
+
+async def test_a_load_without_a_gap_does_not_stop_writing(engine: Engine) -> None:
+    with engine.pace.chatting():
+        await asyncio.gather(*[engine.write() for _ in range(2 * WRITES_AT_ONCE)])
+    assert len(engine.began_s) == 2 * WRITES_AT_ONCE
+
+
+async def test_a_text_that_is_written_does_not_hold_encoding_up(engine: Engine) -> None:
+    engine.pace.chat_arrived()
+    async with engine.pace.writing():
+        await engine.encode()
     assert len(engine.began_s) == 1

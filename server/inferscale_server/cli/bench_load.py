@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inferscale_server.cli.bench_infer import InferOption, beside_infer
 from inferscale_server.cli.bench_setting import (
     DataOption,
     DtypeOption,
@@ -105,6 +106,7 @@ def load(
     mem0: Mem0Option = False,
     json_file: JsonOption = None,
     plot: PlotOption = None,
+    infer: InferOption = 0,
     base_url: UrlOption = None,
     model: ModelOption = None,
     dtype: DtypeOption = "bfloat16",
@@ -119,6 +121,10 @@ def load(
     from inferscale_server.bench.tables import encoding_table, ratio_table
     from inferscale_server.bench.throughput_tables import load_table
 
+    if infer:
+        with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+            beside_infer(bench, Load(rate, seconds, 0.0, facts, tokens, 0), infer, json_file, plot)
+        return
     asked = Load(rate, seconds, adds, facts, tokens, encoded_facts)
     with (
         opened_bench(data, limit, base_url, model, dtype, vllm_arg, [facts]) as bench,

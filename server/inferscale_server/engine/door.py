@@ -22,7 +22,7 @@ from inferscale_server.catalog import Pin
 from inferscale_server.command import FAULTS_KEY, PARAMS_KEY, Command, Extent, to_params
 from inferscale_server.engine.difference import Difference, worst_of
 from inferscale_server.engine.first_token import FirstToken
-from inferscale_server.engine.pace import Pace
+from inferscale_server.engine.pace import STEP_TOKENS, Pace
 from inferscale_server.kv_order import FileOrder, FileReport, joined
 from inferscale_server.quiet import Quiet
 from inferscale_server.row_copy import Direction, RowCopy
@@ -101,6 +101,8 @@ class EngineDoor:
         self._secret = secret
         self._default_salt = default_salt
         self._generate = engine_client.generate
+        cache = engine_client.vllm_config.cache_config
+        self._block_tokens: int = cache.block_size if cache.enable_prefix_caching else 0
         self._quiet = Quiet()
         self.pace = Pace()
 
@@ -125,23 +127,13 @@ class EngineDoor:
         """Signed `kv_transfer_params`."""
         return to_params(command, self._secret)
 
+    def most_tokens(self) -> int | None:
+        """How many tokens one encode request may compute now; None: as many as it has."""
+        return self.pace.most_tokens
+
     async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
         """One prefill with injection and capture, under a salt of its own, behind all chats."""
-        sampling = SamplingParams(
-            max_tokens=1,
-            temperature=0.0,
-            detokenize=False,
-            extra_args={"kv_transfer_params": self.params(command)},
-        )
-        salt = secrets.token_hex(32)
-        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
-        async with self.pace.encoding():
-            stream = self._generate(prompt, sampling, f"encode-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
-            try:
-                async for _ in stream:
-                    pass
-            finally:
-                await stream.aclose()
+        await self._prefill(prompt_ids, secrets.token_hex(32), {"kv_transfer_params": self.params(command)})
 
     async def write(
         self, prompt_ids: Sequence[int], schema: Mapping[str, Any], max_tokens: int, temperature: float
@@ -153,15 +145,36 @@ class EngineDoor:
             structured_outputs=StructuredOutputsParams(json=dict(schema), disable_any_whitespace=True),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": secrets.token_hex(32)}
-        stream = self._generate(prompt, sampling, f"write-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
-        text = ""
-        try:
-            async for output in stream:
-                text = output.outputs[0].text
-        finally:
-            await stream.aclose()
+        salt, text = secrets.token_hex(32), ""
+        async with self.pace.writing():
+            await self._compute_in_parts(prompt_ids, salt)
+            prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
+            stream = self._generate(prompt, sampling, f"write-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
+            try:
+                async for output in stream:
+                    text = output.outputs[0].text
+            finally:
+                await stream.aclose()
         return text
+
+    async def _compute_in_parts(self, prompt_ids: Sequence[int], salt: str) -> None:
+        """Beside chats: all but the last part of a prompt into the prefix cache, in blocks, so that no step is long."""
+        size = -(-STEP_TOKENS // self._block_tokens) * self._block_tokens if self._block_tokens else len(prompt_ids)
+        for stop in range(size, len(prompt_ids), size):
+            if self.pace.most_tokens is not None:
+                await self._prefill(prompt_ids[:stop], salt, None)
+
+    async def _prefill(self, prompt_ids: Sequence[int], salt: str, extra: dict[str, Any] | None) -> None:
+        """One token behind a prompt, for what is left in caches and slab; takes a turn of the encode requests."""
+        sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, extra_args=extra)
+        prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
+        async with self.pace.encoding():
+            stream = self._generate(prompt, sampling, f"encode-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
+            try:
+                async for _ in stream:
+                    pass
+            finally:
+                await stream.aclose()
 
     async def first_logprobs(
         self, prompt_ids: Sequence[int], command: Command | None, salt: str | None = None

@@ -7,7 +7,6 @@ Never in a chat's way. vLLM mixes this class into its worker, so every name star
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from vllm.distributed.kv_transfer import get_kv_transfer_group
@@ -72,7 +71,7 @@ class InferScaleWorker:
         """Injection times and fault counts of this worker."""
         worker = _worker()
         injector = "none" if worker.slab is None else worker.slab.injector
-        return {"injection": asdict(worker.clock), "injector": injector, "errors": dict(worker.errors)}
+        return {"injection": worker.clock.read(), "injector": injector, "errors": dict(worker.errors)}
 
 
 def _connector() -> InferScaleConnector:

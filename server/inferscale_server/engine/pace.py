@@ -1,29 +1,47 @@
-"""When encoding may use the engine: no priority interrupts a step, so a chat would wait for what is being computed.
+"""When encoding, and writing for the extractor, may use the engine: no priority interrupts a step, so a chat would wait
+for what is being computed.
 
-While there are chats, encode requests go one at a time, start only when no chat is under way, and leave the engine idle
-for as long as they used it: half of the chats then meet no encoding at all. Without chats nothing is held back.
+While there are chats, encode requests go one at a time, compute few tokens each, start only when no chat is under way,
+and leave the engine idle for as long as they used it: half of the chats then meet no encoding at all. So do texts that
+the model writes, in turns of their own, since each takes seconds. Long after the last chat encoding is not held back,
+and a few texts are written at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from time import monotonic
 
-QUIET_S = 5.0
-"""So long after the last chat encoding has the engine for itself."""
+QUIET_S = 60.0
+"""So long after the last chat encoding has the engine for itself: one chat a minute may then meet a whole batch."""
+STEP_TOKENS = 96
+"""Computed by one request beside chats, or one block of the prefix cache if that is more: 0.1 s on two CPU cores."""
+WRITES_AT_ONCE = 4
+"""Texts that are written at a time when there are no chats. More would be written in as many steps, but the first chat
+that comes then would wait for all of them."""
 ARRIVING_S = 0.05
 """From its arrival until it reaches the engine a chat is searching for facts: it is about to need the engine."""
 WAIT_AT_MOST_S = 0.25
 """For a moment without a chat; under a load that leaves none, encoding goes on slowly instead of never."""
 REST = 1.0
-"""Idle time behind an encode request, by the time that it took."""
+"""Idle time behind a turn, by the time that it took."""
 POLL_S = 0.005
 
 
+@dataclass
+class _Lane:
+    """Work that takes turns: `one` at a time beside chats, no more than `few` let in at any time."""
+
+    few: AbstractAsyncContextManager[None] = field(default_factory=nullcontext)
+    one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    rests_until: float = float("-inf")
+
+
 class Pace:
-    """The turns of one server's encode requests. For one event loop."""
+    """The turns of one server's encode requests, and of what its model writes. For one event loop."""
 
     def __init__(
         self, clock: Callable[[], float] = monotonic, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -31,8 +49,7 @@ class Pace:
         self._clock, self._sleep = clock, sleep
         self._under_way = 0
         self._last_chat_at = float("-inf")
-        self._rests_until = float("-inf")
-        self._one = asyncio.Lock()
+        self._encoding, self._writing = _Lane(), _Lane(asyncio.Semaphore(WRITES_AT_ONCE))
 
     def chat_arrived(self) -> None:
         """A chat is here; its request follows."""
@@ -48,20 +65,33 @@ class Pace:
             self._under_way -= 1
             self._last_chat_at = self._clock()
 
-    @asynccontextmanager
-    async def encoding(self) -> AsyncIterator[None]:
+    def encoding(self) -> AbstractAsyncContextManager[None]:
         """An encode request's turn."""
-        if self._quiet:
-            yield
-            return
-        async with self._one:
-            await self._idle_engine()
-            started = self._clock()
-            try:
+        return self._turn(self._encoding)
+
+    def writing(self) -> AbstractAsyncContextManager[None]:
+        """The turn of a text that the model writes; inside it, prompts are computed in turns of encode requests."""
+        return self._turn(self._writing)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens an encode request may compute that starts now; None: as many as it has."""
+        return None if self._quiet else STEP_TOKENS
+
+    @asynccontextmanager
+    async def _turn(self, lane: _Lane) -> AsyncIterator[None]:
+        async with lane.few:
+            if self._quiet:
                 yield
-            finally:
-                now = self._clock()
-                self._rests_until = now + REST * (now - started)
+                return
+            async with lane.one:
+                await self._idle_engine(lane)
+                started = self._clock()
+                try:
+                    yield
+                finally:
+                    now = self._clock()
+                    lane.rests_until = now + REST * (now - started)
 
     @property
     def _quiet(self) -> bool:
@@ -71,8 +101,8 @@ class Pace:
     def _chat_is_near(self) -> bool:
         return self._under_way > 0 or self._clock() - self._last_chat_at < ARRIVING_S
 
-    async def _idle_engine(self) -> None:
-        while self._clock() < self._rests_until and not self._quiet:
+    async def _idle_engine(self, lane: _Lane) -> None:
+        while self._clock() < lane.rests_until and not self._quiet:
             await self._sleep(POLL_S)
         give_up_at = self._clock() + WAIT_AT_MOST_S
         while self._chat_is_near and self._clock() < give_up_at:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from inferscale_server.command import Extent, rows_of
 from inferscale_server.engine.capture import Tap
 from inferscale_server.engine.difference import Difference, difference_of
 from inferscale_server.engine.host_rows import HostRows
+from inferscale_server.engine.injection_clock import InjectionClock
 from inferscale_server.engine.rank_files import read_chunk, write_chunk
 from inferscale_server.engine.scheduler_half import Load, StepCommands
 from inferscale_server.engine.slab import Slab, SlabCodec
@@ -33,17 +32,6 @@ if TYPE_CHECKING:
     from inferscale_server.engine.layers import LayerReport
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class InjectionClock:
-    """How long injections took in this worker."""
-
-    steps: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    last_tokens: int = 0
-    last_seconds: float = 0.0
 
 
 class WorkerHalf:
@@ -106,13 +94,12 @@ class WorkerHalf:
             return
         if self.slab is None:
             raise RuntimeError("a load was commanded before the slab was attached")
-        started = perf_counter()
-        rows, positions, slots = (
-            self._on_device(np.concatenate([getattr(load, name) for load in loads]))
-            for name in ("rows", "positions", "slots")
-        )
-        self.slab.inject(rows, positions, slots)
-        self._note(len(rows), perf_counter() - started)
+        with self.clock.timing(sum(len(load.rows) for load in loads), self.slab.device):
+            rows, positions, slots = (
+                self._on_device(np.concatenate([getattr(load, name) for load in loads]))
+                for name in ("rows", "positions", "slots")
+            )
+            self.slab.inject(rows, positions, slots)
 
     def load_failed(self, loads: Sequence[Load]) -> None:
         """Remember the blocks of loads that failed, for vLLM to fail their requests and evict the blocks."""
@@ -209,11 +196,6 @@ class WorkerHalf:
     def _on_device(self, numbers: np.ndarray) -> torch.Tensor:
         assert self.slab is not None
         return torch.from_numpy(numbers).to(self.slab.device, non_blocking=True)
-
-    def _note(self, tokens: int, seconds: float) -> None:
-        clock = self.clock
-        clock.steps, clock.tokens, clock.seconds = clock.steps + 1, clock.tokens + tokens, clock.seconds + seconds
-        clock.last_tokens, clock.last_seconds = tokens, seconds
 
     def _compile(self, slab: Slab) -> None:
         """Compile the gather and run it for each group, so that no request pays for it; eager when that fails."""
