@@ -146,11 +146,15 @@ class FailedLine(Wire):
 
 
 class ImportResult(Wire):
-    """What became of an import: facts stored, facts that were there already, and lines that failed."""
+    """What became of an import: facts stored, facts that were there already, and lines that failed.
+
+    `new_ids` of those stored have another id than in the file, because theirs is or was somebody else's.
+    """
 
     imported: int = 0
     duplicates: int = 0
     failed: tuple[FailedLine, ...] = ()
+    new_ids: int = 0
 
 
 class DeleteResult(Wire):

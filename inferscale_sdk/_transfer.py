@@ -51,18 +51,21 @@ class Tally:
     lines: int = 0
     imported: int = 0
     duplicates: int = 0
+    new_ids: int = 0
     failed: list[FailedLine] = field(default_factory=list)
 
     def add(self, batch: Batch, result: ImportResult) -> None:
         """Count one batch; its line numbers become those of the whole import."""
         self.imported += result.imported
         self.duplicates += result.duplicates
+        self.new_ids += result.new_ids
         self.failed += [FailedLine(line=self.lines + one.line, reason=one.reason) for one in result.failed]
         self.lines += batch.lines
 
     def result(self) -> ImportResult:
         """All of it."""
-        return ImportResult(imported=self.imported, duplicates=self.duplicates, failed=tuple(self.failed))
+        numbers = {"imported": self.imported, "duplicates": self.duplicates, "new_ids": self.new_ids}
+        return ImportResult(failed=tuple(self.failed), **numbers)
 
 
 @dataclass(frozen=True, slots=True)

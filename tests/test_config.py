@@ -194,7 +194,7 @@ def test_an_error_says_where_the_value_was_read(
     assert source in str(caught.value).split(": ")[0]
 
 
-SWITCHES = ("kv_codec_device", "insecure", "verbose")
+SWITCHES = ("kv_codec_device", "insecure", "access_log", "verbose")
 
 
 def test_only_int8_can_be_on_the_device_too() -> None:

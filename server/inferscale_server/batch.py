@@ -132,9 +132,9 @@ class Batches:
         """Was it tried too often?"""
         return self.tries[key] >= MAX_TRIES
 
-    def given_up_facts_of(self, owner: Owner) -> frozenset[str]:
-        """Ids of the owner's facts that were tried too often."""
-        return frozenset(key.name for key in self.tries if key.owner == owner and self.given_up(key))
+    def given_up_facts(self) -> list[ChunkKey]:
+        """The facts that were tried too often."""
+        return [key for key in self.tries if key.kind == "fact" and self.given_up(key)]
 
     # Forgetting
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -151,20 +151,20 @@ class Brain:
 
     async def footprint(self, owner: Owner) -> Footprint:
         """What one owner's memory takes."""
-        chunks, facts = self.catalog.of(owner), self.memory.facts(owner)
+        chunks = self.catalog.of(owner)
         copies = () if self.host is None else self.host.catalog.of(owner)
-        with_kv = {} if self.disk is None else self.disk.fact_tokens(owner)
-        with_kv |= {one.key.name: len(one.token_ids) for one in (*copies, *chunks) if one.key.kind == "fact"}
+        on_disk = {} if self.disk is None else self.disk.fact_tokens(owner)
+        rows = await asyncio.to_thread(_rows_of, chunks, copies, on_disk)
         return Footprint(
-            facts=len(facts),
-            tokens=sum(with_kv.values()),
-            device_bytes=_rows_of(chunks) * self.support.bytes_per_row,
-            host_bytes=_rows_of(copies) * self.support.cold_bytes_per_row,
+            facts=self.memory.count(owner),
+            tokens=rows.tokens,
+            device_bytes=rows.device * self.support.bytes_per_row,
+            host_bytes=rows.host * self.support.cold_bytes_per_row,
             disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
-            facts_bytes=sum(len(fact.text.encode("utf-8", "replace")) for fact in facts),
+            facts_bytes=await self.memory.stored_bytes(owner),
             index_bytes=self.memory.index_bytes(owner),
             queued=0 if self.support.refusals else self.encoder.queued_of(owner),
-            encoded=len(with_kv),
+            encoded=rows.facts,
         )
 
     def not_ready(self) -> str | None:
@@ -269,5 +269,19 @@ class Brain:
         }
 
 
-def _rows_of(chunks: Iterable[Chunk]) -> int:
-    return sum(len(chunk.token_ids) for chunk in chunks)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of one owner's chunks in each tier; the facts that have KV in any, and their tokens."""
+
+    device: int
+    host: int
+    facts: int
+    tokens: int
+
+
+def _rows_of(chunks: Sequence[Chunk], copies: Sequence[Chunk], on_disk: Mapping[str, int]) -> _Rows:
+    """`on_disk`: tokens by fact. Looks at each of them, which may be 100,000: not for the event loop."""
+    with_kv = dict(on_disk)
+    with_kv |= {one.key.name: len(one.token_ids) for one in (*copies, *chunks) if one.key.kind == "fact"}
+    device, host = (sum(len(one.token_ids) for one in some) for some in (chunks, copies))
+    return _Rows(device, host, len(with_kv), sum(with_kv.values()))

@@ -7,7 +7,7 @@ after they have been wiped: a fact may be forgotten long after its rows were let
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -56,6 +56,27 @@ class Chunk:
     stamp: int
 
 
+class _OfOwner(dict[ChunkKey, Chunk]):
+    """One owner's chunks. `facts`: ids of those that are facts'; how many they are is asked more often than which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts: set[str] = set()
+
+    def __setitem__(self, key: ChunkKey, chunk: Chunk) -> None:
+        super().__setitem__(key, chunk)
+        if key.kind == "fact":
+            self.facts.add(key.name)
+
+    def __delitem__(self, key: ChunkKey) -> None:
+        super().__delitem__(key)
+        if key.kind == "fact":
+            self.facts.remove(key.name)
+
+
+_NONE = _OfOwner()
+
+
 class Catalog:
     """All chunk KV of one server."""
 
@@ -66,8 +87,8 @@ class Catalog:
         self.keep: frozenset[ChunkKey] = frozenset()  # never evicted
         self._free = FreeRows(rows)
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # least recently used first
-        self._of_owner: dict[Owner, dict[ChunkKey, Chunk]] = {}
-        self._staged: dict[Owner, dict[ChunkKey, Chunk]] = {}  # complete, and not to be found before `swap`
+        self._of_owner: dict[Owner, _OfOwner] = {}
+        self._staged: dict[Owner, _OfOwner] = {}  # complete, and not to be found before `swap`
         self._used: set[ChunkKey] = set()  # since `take_used`
         self._hot: OrderedDict[ChunkKey, int] = OrderedDict()  # rows of what was used, least recently used first
         self._hot_rows = 0
@@ -133,29 +154,29 @@ class Catalog:
         """The chunk is complete: it replaces an older one of the same key at once."""
         self.drop(chunk.key)
         self._chunks[chunk.key] = chunk
-        self._of_owner.setdefault(chunk.key.owner, {})[chunk.key] = chunk
+        self._of_owner.setdefault(chunk.key.owner, _OfOwner())[chunk.key] = chunk
         self.on_commit(chunk)
 
     def stage(self, chunk: Chunk) -> None:
         """The chunk is complete, and replaces an older one of the same key when its owner's chunks are swapped."""
-        of_owner = self._staged.setdefault(chunk.key.owner, {})
+        of_owner = self._staged.setdefault(chunk.key.owner, _OfOwner())
         if chunk.key in of_owner:
             self._let_go(of_owner[chunk.key])
         of_owner[chunk.key] = chunk
 
     def staged(self, key: ChunkKey) -> Chunk | None:
         """The chunk that waits for its owner's swap, or None."""
-        return self._staged.get(key.owner, {}).get(key)
+        return self._staged.get(key.owner, _NONE).get(key)
 
     def swap(self, owner: Owner) -> None:
         """The owner's staged chunks take the place of all others of the owner, at once."""
         self.drop_where(owner, lambda chunk: self.staged(chunk.key) is not chunk)
-        for chunk in self._staged.pop(owner, {}).values():
+        for chunk in self._staged.pop(owner, _NONE).values():
             self.commit(chunk)
 
     def drop_staged(self, owner: Owner) -> None:
         """Give up the owner's staged chunks."""
-        for chunk in self._staged.pop(owner, {}).values():
+        for chunk in self._staged.pop(owner, _NONE).values():
             self._let_go(chunk)
 
     def release(self, chunk: Chunk) -> None:
@@ -201,15 +222,19 @@ class Catalog:
 
     def of(self, owner: Owner) -> tuple[Chunk, ...]:
         """All chunks of an owner that can be found."""
-        return tuple(self._of_owner.get(owner, {}).values())
+        return tuple(self._of_owner.get(owner, _NONE).values())
 
-    def facts_of(self, owner: Owner) -> frozenset[str]:
-        """Ids of the owner's facts that can be found."""
-        return frozenset(key.name for key in self._of_owner.get(owner, {}) if key.kind == "fact")
+    def facts_of(self, owner: Owner) -> Set[str]:
+        """Ids of the owner's facts that can be found: a copy."""
+        return self._of_owner.get(owner, _NONE).facts.copy()
 
-    def staged_facts_of(self, owner: Owner) -> frozenset[str]:
-        """Ids of the owner's facts that are staged."""
-        return frozenset(key.name for key in self._staged.get(owner, {}) if key.kind == "fact")
+    def staged_facts_of(self, owner: Owner) -> Set[str]:
+        """Ids of the owner's facts that are staged: a copy."""
+        return self._staged.get(owner, _NONE).facts.copy()
+
+    def fact_count(self, owner: Owner, *, staged: bool = False) -> int:
+        """How many of the owner's facts can be found, or are staged."""
+        return len((self._staged if staged else self._of_owner).get(owner, _NONE).facts)
 
     def drop(self, key: ChunkKey) -> None:
         """The chunk can no longer be found; its rows are wiped when no request holds them, and then free."""
@@ -229,9 +254,10 @@ class Catalog:
         found = tuple(chunk for chunk in self.of(owner) if doomed(chunk))
         for chunk in found:
             self.drop(chunk.key)
-        staged = self._staged.get(owner, {})
+        staged = self._staged.get(owner, _NONE)
         for chunk in [chunk for chunk in staged.values() if doomed(chunk)]:
-            self._let_go(staged.pop(chunk.key))
+            del staged[chunk.key]
+            self._let_go(chunk)
         return found
 
     def pin(self, chunks: Iterable[Chunk]) -> Pin:

@@ -89,6 +89,7 @@ class ServerConfig(BaseModel):
     max_facts_per_user: int = Field(default=MAX_FACTS_PER_OWNER, ge=1, le=MAX_FACTS_PER_OWNER)
     max_bytes_per_user: int = Field(default=MAX_BYTES_PER_OWNER, ge=1)
     max_requests_per_user: int = Field(default=MAX_REQUESTS_PER_USER, ge=1)
+    access_log: bool = False
     verbose: bool = False
 
     @field_validator("*", mode="before")

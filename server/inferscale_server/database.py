@@ -25,6 +25,12 @@ def _bytes_of(row: str) -> str:
     return f"length(CAST({row}.text AS BLOB)) + length(CAST({row}.metadata AS BLOB))"
 
 
+def _words_of(row: str) -> str:
+    """SQL for what a row of `history` says, in bytes; none once it was wiped."""
+    words = f"length(CAST({row}.text AS BLOB)) + ifnull(length(CAST({row}.metadata AS BLOB)), 0)"
+    return f"ifnull({words}, 0)"
+
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         f"PRAGMA application_id = {APPLICATION_ID}",
@@ -138,6 +144,29 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE history_5 RENAME TO history",
         "CREATE INDEX history_of_fact ON history (owner_digest, fact_id, number)",
         "CREATE INDEX history_superseded ON history (owner_digest, number) WHERE event = 'superseded'",
+    ),
+    (
+        # Whose id was it ever? An import asks for each of its facts.
+        "CREATE INDEX history_by_fact ON history (fact_id)",
+        "CREATE INDEX history_by_age ON history (owner_digest, number) WHERE text IS NOT NULL",
+        "CREATE INDEX idempotency_of_owner ON idempotency (owner_digest, at)",
+        # Like `usage`, of what facts said before: otherwise updates would be a way around the quota.
+        "CREATE TABLE history_usage (owner_digest TEXT PRIMARY KEY, bytes INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+        f"INSERT INTO history_usage SELECT owner_digest, sum({_words_of('history')}) FROM history "
+        "WHERE text IS NOT NULL GROUP BY owner_digest",
+        f"""CREATE TRIGGER history_grows AFTER INSERT ON history WHEN new.text IS NOT NULL BEGIN
+            INSERT INTO history_usage VALUES (new.owner_digest, {_words_of("new")})
+            ON CONFLICT (owner_digest) DO UPDATE SET bytes = bytes + excluded.bytes;
+        END""",
+        f"""CREATE TRIGGER history_shrinks AFTER DELETE ON history WHEN old.text IS NOT NULL BEGIN
+            UPDATE history_usage SET bytes = bytes - ({_words_of("old")}) WHERE owner_digest = old.owner_digest;
+            DELETE FROM history_usage WHERE owner_digest = old.owner_digest AND bytes = 0;
+        END""",
+        f"""CREATE TRIGGER history_wiped AFTER UPDATE OF text, metadata ON history BEGIN
+            UPDATE history_usage SET bytes = bytes + ({_words_of("new")}) - ({_words_of("old")})
+            WHERE owner_digest = new.owner_digest;
+            DELETE FROM history_usage WHERE owner_digest = new.owner_digest AND bytes = 0;
+        END""",
     ),
 )
 """Migration n brings schema n to n + 1. Append only: what has been released is never edited."""

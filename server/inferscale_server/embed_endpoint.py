@@ -28,6 +28,7 @@ BATCH = 64
 PIECE_BYTES = 1_500
 """About 400 tokens of English, 500 of Chinese: fits the window of every model that is in use."""
 TIMEOUT_S = 10.0
+"""Of one try, and of each of its reads."""
 TRIES = 4
 FIRST_DELAY_S = 0.5
 PATIENCE_S = 20.0
@@ -162,19 +163,22 @@ class EndpointEmbedder:
         raise self._unavailable(failure.reason, rest_s)
 
     def _try(self, body: dict[str, object]) -> httpx.Response | _Failure:
+        """httpx's own timeout is that of one read: an answer that trickles in would never be too late."""
+        deadline = self._clock.now() + TIMEOUT_S
+        content = bytearray()
         try:
-            response = self._http.post("embeddings", json=body)
+            with self._http.stream("POST", "embeddings", json=body) as response:
+                for piece in response.iter_bytes():
+                    content += piece
+                    if self._clock.now() > deadline:
+                        return _Failure(f"no whole answer in {TIMEOUT_S:.0f} s")
         except httpx.TimeoutException:
             return _Failure(f"no answer in {TIMEOUT_S:.0f} s")
-        except httpx.TransportError as error:
+        except (httpx.TransportError, httpx.DecodingError) as error:
             return _Failure(f"{type(error).__name__}")
         if response.status_code == 200:
-            return response
-        reason = f"status {response.status_code}"
-        if response.status_code in (401, 403):
-            return _Failure(f"{reason}: it does not take the key; set {KEY_SETTING}", final=True)
-        asked_s = _seconds(response.headers.get("retry-after"))
-        return _Failure(reason, asked_s, final=response.status_code not in RETRIED)
+            return httpx.Response(200, content=bytes(content))
+        return _refusal(response)
 
     def _unavailable(self, reason: str, rest_s: float | None) -> Unavailable:
         retry_after_s = None if rest_s is None else max(ceil(rest_s), 1)
@@ -182,6 +186,14 @@ class EndpointEmbedder:
 
     def _where(self) -> str:
         return f"the embedder endpoint {self._endpoint.url}"
+
+
+def _refusal(response: httpx.Response) -> _Failure:
+    reason = f"status {response.status_code}"
+    if response.status_code in (401, 403):
+        return _Failure(f"{reason}: it does not take the key; set {KEY_SETTING}", final=True)
+    asked_s = _seconds(response.headers.get("retry-after"))
+    return _Failure(reason, asked_s, final=response.status_code not in RETRIED)
 
 
 def _seconds(header: str | None) -> float | None:

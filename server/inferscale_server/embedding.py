@@ -18,6 +18,7 @@ from inferscale_server.embed import Embedder
 from inferscale_server.errors import Unavailable
 from inferscale_server.pieces import Pieces, cut_all
 from inferscale_server.types import Owner
+from inferscale_server.vectors import checked
 
 T = TypeVar("T")
 Floats = npt.NDArray[np.float32]
@@ -28,7 +29,6 @@ Longer slices took as long a text."""
 CUT_SLICE_CHARS = 8_000
 """Texts looked at at a stretch, for whether they must be cut: about as long."""
 QUERY_CACHE_SIZE = 1_024
-UNIT_TOLERANCE = 1e-3
 
 
 class EmbeddingThread:
@@ -53,14 +53,15 @@ class EmbeddingThread:
         """Float32 [texts, dimension], unit rows; queries come first."""
         slices = [texts[start : start + EMBED_SLICE] for start in range(0, len(texts), EMBED_SLICE)]
         rows = [await self._slice(self.embedder.embed, part) for part in slices]
-        return _checked(rows, len(texts), self.embedder.dimension)
+        whole = np.concatenate(rows) if rows else np.zeros((0, self.embedder.dimension), np.float32)
+        return checked(whole, len(texts), self.embedder.dimension)
 
     async def query(self, owner: Owner, text: str) -> Floats:
         """Float32 [dimension]. Cached per owner: a shared cache would tell one owner what another asked."""
         key = (owner, text)
         while (vector := self._queries.get(key)) is None:
             embedder = self.embedder
-            row = _checked([await self._run(embedder.embed, [text])], 1, embedder.dimension)[0]
+            row = checked(await self._run(embedder.embed, [text]), 1, embedder.dimension)[0]
             if embedder is self.embedder:  # else another one took its place meanwhile
                 self._queries[key] = row
         self._queries.move_to_end(key)
@@ -91,15 +92,6 @@ class EmbeddingThread:
         if self._closed:
             raise Unavailable("the server is shutting down")
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
-
-
-def _checked(rows: Sequence[Floats], count: int, dimension: int) -> Floats:
-    """Slices' rows as one array [count, dimension] that is fit to be committed. Raises Unavailable."""
-    vectors = np.concatenate(rows) if rows else np.zeros((0, dimension), np.float32)
-    assert vectors.shape == (count, dimension), (vectors.shape, count)
-    if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=UNIT_TOLERANCE):
-        raise Unavailable("the embedder returned a vector that is not finite or not of length 1")
-    return vectors
 
 
 def _slices(texts: Sequence[str]) -> list[list[str]]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
-from inferscale_server.backlog import Backlog
+from inferscale_server.backlog import Backlog, Sorting
 from inferscale_server.batch import Batches, Listeners
 from inferscale_server.behind import Behind, fitting, mark_of
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
@@ -22,7 +22,7 @@ from inferscale_server.kv_disk import KvDisk
 from inferscale_server.kv_shelf import ShelfKey
 from inferscale_server.primers import Primers
 from inferscale_server.recipe import Recipe
-from inferscale_server.roster import Rosters
+from inferscale_server.rosters import Rosters
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Fact, Owner
 from inferscale_server.vectors import NO_VECTORS, FactVectors
@@ -38,11 +38,16 @@ MAX_LOOSE = 256
 
 @dataclass(frozen=True, slots=True)
 class FactSource:
-    """Where the encoder reads an owner's facts, oldest first, their vectors (from any thread), and their wording."""
+    """Where the encoder reads an owner's facts, oldest first, their vectors (both from any thread), their wording."""
 
     facts: Callable[[Owner], Sequence[Fact]]
     vectors: Callable[[Owner], FactVectors] = lambda owner: NO_VECTORS
     wording: Wording = field(default_factory=Wording)
+    count_of: Callable[[Owner], int] | None = None
+
+    def count(self, owner: Owner) -> int:
+        """How many facts the owner has; without `count_of`, by a look at all of them."""
+        return len(self.facts(owner)) if self.count_of is None else self.count_of(owner)
 
 
 class Encoder:
@@ -65,9 +70,9 @@ class Encoder:
         self._catalog, self._recipe, self._tokenize, self._header = catalog, recipe, tokenize, header
         self._source, self._disk, self._room_tokens = source, disk, max_model_len // 2
         self._batches = Batches(catalog, engine, header.key, max_model_len, listeners or Listeners(), disk)
-        self._rosters = Rosters(source.facts)
+        self._rosters = Rosters(source.facts, source.count)
         self._primers = Primers(recipe, catalog, self._rosters, source.vectors, self._primer_on_disk)
-        self._backlog = Backlog(self._order, self._waits)
+        self._backlog = Backlog(self._sorting, self._waiting)
         self._loose: OrderedDict[ChunkKey, Job] = OrderedDict({header.key: header})  # headers and contexts
         self._dirty: OrderedDict[Owner, None] = OrderedDict()
         self._wake = asyncio.Event()
@@ -91,13 +96,15 @@ class Encoder:
         if self._off:
             return
         self._rosters.append(owner, facts)
-        self._backlog.append(owner, facts)
+        if self._backlog.idle(owner) and self._count(owner, self._given_up()[owner]) > len(facts):
+            self._backlog.drop(owner)  # others have lost their rows since the line was worked off
+        self._backlog.append(owner, [fact.id for fact in facts])
         self._mark(owner)
 
     def forgotten(self, owner: Owner, fact_ids: Sequence[str]) -> None:
         """Drop the facts' KV and whatever was encoded behind them, at once; the latter is queued again."""
         gone = set(fact_ids)
-        self._rosters.drop(owner)
+        self._rosters.remove(owner, gone)
         staging, primer = self._primers.staging(owner), self._primers.of(owner)
         self._primers.forget(owner, gone)
         if staging and not self._primers.staging(owner):
@@ -107,11 +114,11 @@ class Encoder:
             self._disk.forget_facts(owner, gone)
         self._batches.forget_tries(owner, lambda key: key.name in gone)
         others_lost = any(chunk.key.name not in gone for chunk in dropped)
-        if staging or others_lost or primer != self._primers.of(owner) or owner in self._at_work:
+        if staging or others_lost or primer != self._primers.of(owner):
             self._backlog.drop(owner)
             self._mark(owner)
-        else:  # the others keep their KV and order: a thousand deletes do not look through all facts each time
-            self._backlog.remove(owner, gone)
+        elif owner in self._at_work:  # what is in flight may be dropped; it still stands in the line
+            self._mark(owner)
 
     def owner_forgotten(self, owner: Owner) -> None:
         """Drop all KV of an owner, at once."""
@@ -141,19 +148,30 @@ class Encoder:
                 self._loose.setdefault(job.key, job)
         while len(self._loose) > MAX_LOOSE:
             self._batches.wants_no_more(self._loose.popitem(last=False)[0])
-        if any(job.key.kind == "fact" for job in jobs):
-            self._backlog.drop(owner)  # what was asked for comes first
+        facts = [job.key.name for job in jobs if job.key.kind == "fact" and not self._batches.given_up(job.key)]
+        if facts:
+            self._backlog.hurry(owner, [*self._primers.of(owner).fact_ids, *facts])  # facts stand behind the primer
             self._dirty[owner] = None
         self._wake.set()
 
     def queued(self) -> int:
-        """Chunks still to be encoded."""
-        waiting = sum(self._backlog.count(owner) for owner in {*self._dirty, *self._at_work})
+        """Chunks still to be encoded. Counted without a look at anybody's facts."""
+        given_up = self._given_up()
+        waiting = sum(self._count(owner, given_up[owner]) for owner in {*self._dirty, *self._at_work})
         return max(len(self._loose) + waiting - len(self._batches.in_flight), 0)
 
     def queued_of(self, owner: Owner) -> int:
         """Facts of one owner still without their KV, those being encoded right now among them."""
-        return self._backlog.count(owner) if owner in self._dirty or owner in self._at_work else 0
+        busy = owner in self._dirty or owner in self._at_work
+        return self._count(owner, self._given_up()[owner]) if busy else 0
+
+    def _given_up(self) -> Counter[Owner]:
+        """How many facts of each owner have no KV and get none."""
+        return Counter(key.owner for key in self._batches.given_up_facts() if self._chunk_now(key) is None)
+
+    def _count(self, owner: Owner, given_up: int) -> int:
+        there = self._catalog.fact_count(owner, staged=self._primers.staging(owner))
+        return max(self._source.count(owner) - there - given_up, 0)
 
     def running(self) -> int:
         """Chunks being encoded right now; at least 1 as long as the background is at work."""
@@ -218,6 +236,7 @@ class Encoder:
     async def _encode_loose(self) -> None:
         key, job = next(iter(self._loose.items()))
         if key.kind == "context":
+            await self._rosters.prepare(key.owner)
             await self._primers.choose(key.owner)
         if self._loose.pop(key, None) is None or self._catalog.staged(key) is not None:
             return  # its owner was forgotten meanwhile, or it is there and serves soon
@@ -231,18 +250,20 @@ class Encoder:
 
     async def _encode_owner(self, owner: Owner) -> bool:
         """One batch: loaded, if any of it lies on the disk, else encoded. Is there more to do?"""
+        await self._rosters.prepare(owner)
         if await self._primers.choose(owner):
             self._backlog.drop(owner)
         vectors = NO_VECTORS
         if self._recipe.needs_vectors:
+            await self._backlog.prepare(owner)
             ids = [fact.id for fact in self._backlog.first(owner, BATCH)]
             vectors = await asyncio.to_thread(self._vectors_for, owner, ids)
-        errands = self._next_errands(owner, vectors)
+        errands = await self._next_errands(owner, vectors)
         if self._primers.staging(owner) and not self._replaces(errands):
             return self._swap(owner)
         if await self._batches.load(errands):
             return True
-        errands = self._next_errands(owner, vectors)  # anew: facts may have been forgotten during a load that failed
+        errands = await self._next_errands(owner, vectors)  # facts may have been forgotten during a load that failed
         if not errands:
             return False
         if await self._batches.encode(errands):
@@ -273,30 +294,27 @@ class Encoder:
 
     # What waits, in which order, behind what
 
-    def _order(self, owner: Owner) -> list[Fact]:
-        """The primer's facts, which stand before all others; those that are to be replaced, so that the new generation
-        can serve soon; those that a chat asked for; the rest."""
-        roster, primer = self._rosters.of(owner), self._primers.of(owner).fact_ids
-        old, done = frozenset[str](), self._catalog.facts_of(owner)
+    def _sorting(self, owner: Owner) -> Sorting:
+        old: Set[str] = frozenset()
+        done = self._catalog.facts_of(owner)
         if self._primers.staging(owner):
             old, done = done, self._catalog.staged_facts_of(owner)
-        done |= self._batches.given_up_facts_of(owner)
-        first = [fact_id for fact_id in primer if fact_id in roster and fact_id not in done]
+        given_up = {key.name for key in self._batches.given_up_facts() if key.owner == owner}
         wanted = {key.name for key in self._batches.asked.get(owner, ())}
-        done |= set(primer)
-        others = [fact_id for fact_id in roster.ids if fact_id not in done]
-        others.sort(key=lambda fact_id: (fact_id not in old, fact_id not in wanted))
-        return [roster.fact(fact_id) for fact_id in (*first, *others)]
+        return Sorting(self._rosters.of(owner).ids, self._primers.of(owner).fact_ids, done | given_up, old, wanted)
 
-    def _waits(self, fact: Fact) -> bool:
-        key = ChunkKey("fact", fact.owner, fact.id)
-        return self._chunk_now(key) is None and not self._batches.given_up(key)
+    def _waiting(self, owner: Owner, fact_id: str) -> Fact | None:
+        key = ChunkKey("fact", owner, fact_id)
+        waits = self._chunk_now(key) is None and not self._batches.given_up(key)
+        return self._rosters.of(owner).get(fact_id) if waits else None
 
     def _chunk_now(self, key: ChunkKey) -> Chunk | None:
         """The chunk of the generation that is being encoded."""
         return self._catalog.staged(key) if self._primers.staging(key.owner) else self._catalog.peek(key)
 
-    def _next_errands(self, owner: Owner, vectors: FactVectors) -> list[Errand]:
+    async def _next_errands(self, owner: Owner, vectors: FactVectors) -> list[Errand]:
+        await self._rosters.prepare(owner)
+        await self._backlog.prepare(owner)
         primer, roster = self._primers.of(owner), self._rosters.of(owner)
         staged, hurry = self._primers.staging(owner), bool(self._batches.asked.get(owner))
         waiting = []

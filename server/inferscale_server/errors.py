@@ -18,6 +18,7 @@ InferScaleError
     ├── UnsupportedOption       a vLLM option that breaks the design
     ├── ModelUnavailable        the model or its package is missing
     ├── DataFolderError         unwritable, or in use by another server
+    │   └── FactsInUse          the facts alone are: the two have different data folders
     ├── StoreCorrupt            the fact store does not check out
     └── PortInUse
 """
@@ -155,6 +156,10 @@ class ModelUnavailable(StartupError):
 
 class DataFolderError(StartupError):
     """The data folder cannot be written, or another server holds it."""
+
+
+class FactsInUse(DataFolderError):
+    """Another process, with a data folder of its own, holds the fact file."""
 
 
 class StoreCorrupt(StartupError):

@@ -11,13 +11,14 @@ import sqlite3
 import unicodedata
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from inferscale_server.errors import Conflict
-from inferscale_server.history import note_end, note_return, note_superseded
+from inferscale_server.errors import Conflict, StoreCorrupt
+from inferscale_server.history import is_known, note_end, note_return, note_superseded
 from inferscale_server.types import AddOutcome, Fact, FactDraft, ImportedFact, Owner, Scope, Successor
 
 COLUMNS = (
@@ -26,6 +27,19 @@ COLUMNS = (
 )
 DUPLICATE = "already stored; time and metadata unchanged"
 OVERDUE = "expires_at has passed already"
+NEW_ID = "has a new id: its own is taken, was once another user's, or is not one of InferScale's"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnerVectors:
+    """One owner's embeddings, oldest fact first. `matrix` is float32 [vectors, dimension], row i belongs to id i.
+
+    The id of a fact that is embedded in pieces stands several times in a row.
+    """
+
+    owner: Owner
+    fact_ids: tuple[str, ...]
+    matrix: npt.NDArray[np.float32]
 
 
 def add_one(
@@ -43,25 +57,28 @@ def add_one(
         "run_id, created_at, updated_at, expires_at, embedding) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (fact.id, owner.tenant, owner.user, _sameness(fact), *_columns(fact), _packed(row)),
     )
-    if isinstance(draft, ImportedFact):
-        note_return(connection, fact)
-    return AddOutcome(fact.id, draft.text, "stored")
+    if not isinstance(draft, ImportedFact):
+        return AddOutcome(fact.id, draft.text, "stored")
+    note_return(connection, fact)
+    return AddOutcome(fact.id, draft.text, "stored", NEW_ID if draft.id not in (None, fact.id) else None)
 
 
 def _born(connection: sqlite3.Connection, owner: Owner, draft: FactDraft, now: float) -> Fact:
     """The fact that a draft becomes; its `seq` is not known yet."""
     fact_id, created, updated = uuid.uuid4().hex, now, now
     if isinstance(draft, ImportedFact):
-        fact_id = draft.id if draft.id is not None and _is_free(connection, draft.id) else fact_id
+        fact_id = draft.id if draft.id is not None and _is_free(connection, owner, draft.id) else fact_id
         created = now if draft.created_at is None else draft.created_at
         updated = created if draft.updated_at is None else draft.updated_at
     said = (draft.text, draft.speaker, draft.occurred_at, draft.session_id, draft.metadata)
     return Fact(fact_id, owner, 0, *said, created, updated, draft.expires_at, draft.agent_id, draft.run_id)
 
 
-def _is_free(connection: sqlite3.Connection, fact_id: str) -> bool:
-    """Has it the form of our ids (it becomes part of file names), and does nobody's fact have it?"""
+def _is_free(connection: sqlite3.Connection, owner: Owner, fact_id: str) -> bool:
+    """Has it the form of our ids (it becomes part of file names), and does or did no other's fact have it?"""
     if len(fact_id) != 32 or not set(fact_id) <= set("0123456789abcdef"):
+        return False
+    if is_known(connection, fact_id, besides=owner):
         return False
     return connection.execute("SELECT 1 FROM facts WHERE id = ?", (fact_id,)).fetchone() is None
 
@@ -109,14 +126,15 @@ def end_facts(
 
 
 def supersede(
-    connection: sqlite3.Connection, old: Mapping[str, Fact], new_ids: Mapping[str, str], at: float
+    connection: sqlite3.Connection, old: Mapping[str, Fact], new_ids: Mapping[str, str], at: float, max_bytes: int
 ) -> tuple[AddOutcome, ...]:
     """Facts go from here, and from every recall, because `new_ids` of them say otherwise; their history stays.
 
-    `old` by id; `new_ids` from an old fact's id to its successor's. One outcome for each old fact.
+    `old` by id; `new_ids` from an old fact's id to its successor's. History's words take at most `max_bytes` of each
+    owner. One outcome for each old fact.
     """
     for fact in old.values():
-        note_superseded(connection, fact, new_ids[fact.id], at)
+        note_superseded(connection, fact, new_ids[fact.id], at, max_bytes)
         connection.execute("DELETE FROM facts WHERE id = ?", (fact.id,))
     if old:
         bump_epoch(connection, next(iter(old.values())).owner)
@@ -181,3 +199,20 @@ def bump_epoch(connection: sqlite3.Connection, owner: Owner) -> None:
     """What was derived from this owner's facts before is stale from now on."""
     statement = "INSERT INTO epochs VALUES (?, 1) ON CONFLICT (owner_digest) DO UPDATE SET epoch = epoch + 1"
     connection.execute(statement, (owner.digest(),))
+
+
+def stored_bytes(connection: sqlite3.Connection, owner: Owner) -> int:
+    """What the owner's facts count against the quota, all together."""
+    query = "SELECT bytes FROM usage WHERE tenant = ? AND user = ?"
+    row = connection.execute(query, (owner.tenant, owner.user)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def owner_vectors(owner: Owner, rows: list[tuple[str, bytes]], dimension: int | None) -> OwnerVectors:
+    """Of rows (id, embedding). Without a recorded dimension, the shortest embedding has one vector."""
+    size = 4 * (dimension or max(min(len(row[1]) for row in rows) // 4, 1))
+    if any(len(row[1]) % size or not row[1] for row in rows):
+        raise StoreCorrupt("the fact store holds embeddings of uneven length; nothing was changed")
+    ids = tuple(fact_id for fact_id, raw in rows for _ in range(len(raw) // size))
+    matrix = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4").astype(np.float32).reshape(len(ids), -1)
+    return OwnerVectors(owner, ids, matrix)

@@ -18,16 +18,19 @@ import numpy.typing as npt
 
 from inferscale_server.cursors import check_limit, cursor_after_seq, cursor_after_user, seq_of, user_of
 from inferscale_server.database import Connect, Database
-from inferscale_server.errors import ConfigError, StorageFull, StoreCorrupt
+from inferscale_server.errors import ConfigError, StorageFull
 from inferscale_server.fact_rows import (
     COLUMNS,
+    OwnerVectors,
     add_one,
     bump_epoch,
     bytes_of,
     check_unique,
     end_facts,
     fact_of_row,
+    owner_vectors,
     rewrite,
+    stored_bytes,
     successors_in,
     supersede,
 )
@@ -52,18 +55,6 @@ from inferscale_server.types import (
 SCAN_ROWS = 500
 """Facts read at a stretch: a filtered page over many facts must not keep writers waiting."""
 EXPIRED_AT_ONCE = 1_000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OwnerVectors:
-    """One owner's embeddings, oldest fact first. `matrix` is float32 [vectors, dimension], row i belongs to id i.
-
-    The id of a fact that is embedded in pieces stands several times in a row.
-    """
-
-    owner: Owner
-    fact_ids: tuple[str, ...]
-    matrix: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +147,7 @@ class FactStore:
             check_unique(connection, new)
             if not rewrite(connection, new, embedding):
                 return False
-            note_update(connection, old, new)
+            note_update(connection, old, new, self._max_bytes_per_owner)
             if bytes_of(new) > bytes_of(old):
                 self._check_quota(connection, new.owner)
             if stale:
@@ -215,6 +206,11 @@ class FactStore:
         with self._database.reading() as connection:
             return int(connection.execute(query, (owner.tenant, owner.user)).fetchone()[0])
 
+    def bytes_of(self, owner: Owner) -> int:
+        """UTF-8 bytes of the owner's texts and metadata, as the quota counts them."""
+        with self._database.reading() as connection:
+            return stored_bytes(connection, owner)
+
     def owners(self) -> tuple[Owner, ...]:
         """Everyone who has at least one fact, by tenant and user."""
         with self._database.reading() as connection:
@@ -243,7 +239,7 @@ class FactStore:
             with self._database.reading() as connection:
                 rows = connection.execute(query, (owner.tenant, owner.user)).fetchall()
             if rows:
-                yield _owner_vectors(owner, rows, self._dimension())
+                yield owner_vectors(owner, rows, self._dimension())
 
     def delete(self, owner: Owner, fact_id: str) -> bool:
         """Delete one fact and bump the owner's epoch, or do nothing and return False when it is not the owner's."""
@@ -373,7 +369,7 @@ class FactStore:
         query = f"SELECT {COLUMNS} FROM facts WHERE tenant = ? AND user = ? AND id IN (SELECT value FROM json_each(?))"
         rows = connection.execute(query, (owner.tenant, owner.user, json.dumps(list(new_ids)))).fetchall()
         old = {fact.id: fact for fact in (fact_of_row(*row) for row in rows)}
-        return supersede(connection, old, new_ids, now)
+        return supersede(connection, old, new_ids, now, self._max_bytes_per_owner)
 
     def _scan(self, owner: Owner, after: int, rows: int, now: float) -> tuple[Fact, ...]:
         where = "tenant = ? AND user = ? AND seq > ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY seq LIMIT ?"
@@ -383,13 +379,3 @@ class FactStore:
         with self._database.reading() as connection:
             rows = connection.execute(f"SELECT {COLUMNS} FROM facts WHERE {where}", values).fetchall()
         return tuple(fact_of_row(*row) for row in rows)
-
-
-def _owner_vectors(owner: Owner, rows: list[tuple[str, bytes]], dimension: int | None) -> OwnerVectors:
-    """Without a recorded dimension, the shortest embedding has one vector."""
-    size = 4 * (dimension or max(min(len(row[1]) for row in rows) // 4, 1))
-    if any(len(row[1]) % size or not row[1] for row in rows):
-        raise StoreCorrupt("the fact store holds embeddings of uneven length; nothing was changed")
-    ids = tuple(fact_id for fact_id, raw in rows for _ in range(len(raw) // size))
-    matrix = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4").astype(np.float32).reshape(len(ids), -1)
-    return OwnerVectors(owner, ids, matrix)

@@ -11,20 +11,17 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Literal
 
+from inferscale_server.limits import MAX_SUPERSEDED_KEPT, MAX_UPDATES_KEPT
 from inferscale_server.types import Fact, FactEvent, FactHistory, Owner
-
-MAX_UPDATES_KEPT = 100
-"""Of each fact; older ones go. Otherwise updates would be a way around the quota."""
-MAX_SUPERSEDED_KEPT = 1_000
-"""Facts of each owner whose words are kept after another one took their place; the oldest are wiped."""
 
 _INSERT = "INSERT INTO history (owner_digest, fact_id, event, at)"
 _SAID = ("text", "metadata", "speaker", "occurred_at", "session_id")
+_WIPED = ", ".join(f"{column} = NULL" for column in _SAID)
 _OF_FACT = "owner_digest = ? AND fact_id = ?"
 
 
-def note_update(connection: sqlite3.Connection, old: Fact, new: Fact) -> None:
-    """`old` says `new` from `new.updated_at` on."""
+def note_update(connection: sqlite3.Connection, old: Fact, new: Fact, max_bytes: int) -> None:
+    """`old` says `new` from `new.updated_at` on. See `_keep_within` for `max_bytes`."""
     key = (old.owner.digest(), old.id)
     if connection.execute(f"SELECT 1 FROM history WHERE {_OF_FACT} LIMIT 1", key).fetchone() is None:
         _note(connection, old, "added", old.created_at)
@@ -34,6 +31,7 @@ def note_update(connection: sqlite3.Connection, old: Fact, new: Fact) -> None:
         f"(SELECT number FROM history WHERE {_OF_FACT} AND event = 'updated' ORDER BY number DESC LIMIT 1 OFFSET ?)",
         (*key, *key, MAX_UPDATES_KEPT),
     )
+    _keep_within(connection, old.owner, max_bytes)
 
 
 def note_return(connection: sqlite3.Connection, fact: Fact) -> None:
@@ -41,6 +39,12 @@ def note_return(connection: sqlite3.Connection, fact: Fact) -> None:
     key = (fact.owner.digest(), fact.id)
     if connection.execute(f"SELECT 1 FROM history WHERE {_OF_FACT} LIMIT 1", key).fetchone() is not None:
         _note(connection, fact, "added", fact.created_at)
+
+
+def is_known(connection: sqlite3.Connection, fact_id: str, besides: Owner) -> bool:
+    """Does any other owner's history tell of this id, also of one that has ended?"""
+    query = "SELECT 1 FROM history WHERE fact_id = ? AND owner_digest <> ? LIMIT 1"
+    return connection.execute(query, (fact_id, besides.digest())).fetchone() is not None
 
 
 def note_end(
@@ -62,8 +66,11 @@ def note_end(
     connection.execute(f"{_INSERT} SELECT ?, value, ?, ? FROM json_each(?)", (digest, event, at, ids))
 
 
-def note_superseded(connection: sqlite3.Connection, old: Fact, new_id: str, at: float) -> None:
-    """`new_id` takes the place of `old`, whose words stay here; not those of one that was to expire some day."""
+def note_superseded(connection: sqlite3.Connection, old: Fact, new_id: str, at: float, max_bytes: int) -> None:
+    """`new_id` takes the place of `old`, whose words stay here; not those of one that was to expire some day.
+
+    Nothing stays of what was superseded longest ago. See `_keep_within` for `max_bytes`.
+    """
     key = (old.owner.digest(), old.id)
     if connection.execute(f"SELECT 1 FROM history WHERE {_OF_FACT} LIMIT 1", key).fetchone() is None:
         _note(connection, old, "added", old.created_at)
@@ -78,8 +85,8 @@ def note_superseded(connection: sqlite3.Connection, old: Fact, new_id: str, at: 
         "ORDER BY number DESC LIMIT -1 OFFSET ?"
     )
     too_old = connection.execute(beyond, (old.owner.digest(), MAX_SUPERSEDED_KEPT)).fetchall()
-    if too_old:
-        _wipe(connection, old.owner, [row[0] for row in too_old])
+    connection.executemany(f"DELETE FROM history WHERE {_OF_FACT}", [(old.owner.digest(), row[0]) for row in too_old])
+    _keep_within(connection, old.owner, max_bytes)
 
 
 def superseded_of(connection: sqlite3.Connection, owner: Owner) -> tuple[str, ...]:
@@ -112,10 +119,26 @@ def drop_tombstones(connection: sqlite3.Connection, before: float) -> int:
     return len(found)
 
 
+def _keep_within(connection: sqlite3.Connection, owner: Owner, max_bytes: int) -> None:
+    """Wipe the owner's oldest words until all that facts said before take at most `max_bytes`."""
+    digest = owner.digest()
+    row = connection.execute("SELECT bytes FROM history_usage WHERE owner_digest = ?", (digest,)).fetchone()
+    surplus = 0 if row is None else row[0] - max_bytes
+    if surplus <= 0:
+        return
+    words = "length(CAST(text AS BLOB)) + ifnull(length(CAST(metadata AS BLOB)), 0)"
+    spoken = "owner_digest = ? AND text IS NOT NULL"
+    oldest = connection.execute(f"SELECT number, {words} FROM history WHERE {spoken} ORDER BY number", (digest,))
+    until = 0
+    while surplus > 0 and (row := oldest.fetchone()) is not None:
+        until, surplus = row[0], surplus - row[1]
+    oldest.close()
+    connection.execute(f"UPDATE history SET {_WIPED} WHERE {spoken} AND number <= ?", (digest, until))
+
+
 def _wipe(connection: sqlite3.Connection, owner: Owner, fact_ids: Sequence[str]) -> None:
     connection.execute(
-        f"UPDATE history SET {', '.join(f'{column} = NULL' for column in _SAID)} "
-        "WHERE owner_digest = ? AND fact_id IN (SELECT value FROM json_each(?))",
+        f"UPDATE history SET {_WIPED} WHERE owner_digest = ? AND fact_id IN (SELECT value FROM json_each(?))",
         (owner.digest(), json.dumps(list(fact_ids))),
     )
 

@@ -60,6 +60,8 @@ class KvShelf:
         self._stored: OrderedDict[ShelfKey, StoredChunk] = OrderedDict()  # least recently used first
         self._of_owner: dict[str, dict[Seen, dict[ShelfKey, StoredChunk]]] = {}
         self._fingerprints: Counter[str] = Counter()
+        self._bytes_of: Counter[str] = Counter()  # by owner
+        self._tokens_of: dict[str, dict[str, int]] = {}  # of our facts, by owner and fact
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -117,12 +119,11 @@ class KvShelf:
 
     def bytes_of(self, owner: str) -> int:
         """Bytes of one owner's files."""
-        return sum(stored.size_bytes for stored in self.of(owner))
+        return self._bytes_of[owner]
 
     def fact_tokens(self, owner: str) -> dict[str, int]:
-        """Tokens of each of the owner's facts that are stored under our fingerprint, by fact id."""
-        ours = (stored.identity for stored in self.of(owner) if self._is_ours(stored))
-        return {identity.name: identity.tokens for identity in ours if identity.kind == "fact"}
+        """Tokens of each of the owner's facts that are stored under our fingerprint, by fact id: a copy."""
+        return self._tokens_of.get(owner, {}).copy()
 
     def primer_of(self, owner: str, facts: int) -> tuple[str, ...]:
         """The first `facts` facts, or fewer, that most of an owner's chunks of our fingerprint were encoded behind.
@@ -157,6 +158,7 @@ class KvShelf:
 
     def _weigh(self, stored: StoredChunk, sign: int) -> None:
         self.bytes += sign * stored.size_bytes
+        self._weigh_owner(stored, sign)
         self._fingerprints[stored.identity.fingerprint] += sign
         if not self._fingerprints[stored.identity.fingerprint]:
             del self._fingerprints[stored.identity.fingerprint]
@@ -164,6 +166,21 @@ class KvShelf:
             self._other_bytes += sign * stored.size_bytes
         elif stored.identity.kind == "header":
             self._header_bytes += sign * stored.size_bytes
+
+    def _weigh_owner(self, stored: StoredChunk, sign: int) -> None:
+        owner = stored.key.owner
+        self._bytes_of[owner] += sign * stored.size_bytes
+        if not self._bytes_of[owner]:
+            del self._bytes_of[owner]
+        if not self._is_ours(stored) or stored.identity.kind != "fact":
+            return
+        tokens = self._tokens_of.setdefault(owner, {})
+        if sign > 0:
+            tokens[stored.key.name] = stored.identity.tokens
+            return
+        del tokens[stored.key.name]
+        if not tokens:
+            del self._tokens_of[owner]
 
 
 def _seen_by(stored: StoredChunk) -> Seen:

@@ -2,9 +2,8 @@
 
 Knows: which thread does what, and in which order a write and a delete become visible. Refuses to know: HTTP, vLLM, KV.
 
-Threads: one writer thread does all writes of the fact store and all changes of index and read cache, so they never
-interleave; one reading thread walks pages; one embedding thread runs the model; one searches where that takes long
-(searches.py); the event loop reads what is in memory.
+Threads: one does all writes of the fact store and all changes of index and read cache, so they never interleave; one
+walks pages; one embeds; one searches where that takes long (searches.py); the event loop reads what is in memory.
 A write that has begun is finished, whatever becomes of the request that asked for it. A fact whose time has come is
 invisible at once, because everything that reads looks at the clock; `maintain` frees it later.
 """
@@ -17,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from inferscale_server.agreement import agree
 from inferscale_server.deletions import Deletions
 from inferscale_server.embed import Embedder
 from inferscale_server.embedding import EmbeddingThread
@@ -29,7 +29,7 @@ from inferscale_server.heap import Intake
 from inferscale_server.index import Floats, VectorIndex
 from inferscale_server.known import KnownFacts
 from inferscale_server.limits import DEFAULT_PAGE, MAX_FACTS_PER_OWNER
-from inferscale_server.nearest import Question
+from inferscale_server.nearest import Question, end_of
 from inferscale_server.reindex import catch_up, prepare, rebuild, switch
 from inferscale_server.remember import Remembered, remember
 from inferscale_server.revise import Revised, revise
@@ -46,12 +46,11 @@ from inferscale_server.types import (
     FactPage,
     Hit,
     IdempotencyKey,
-    ImportedFact,
     Owner,
     Successor,
     UserPage,
 )
-from inferscale_server.vectors import FactVectors
+from inferscale_server.vectors import FactVectors, means_of
 from inferscale_server.wipes import Wipes
 
 T = TypeVar("T")
@@ -84,7 +83,7 @@ class MemoryService:
         self._closing = self._closed = False
 
     async def start(self) -> None:
-        """Claim the embedder and rebuild index and read cache. Raises ConfigError for another embedder than before."""
+        """Claim the embedder, rebuild index and read cache. Raises ConfigError for another embedder than before."""
         await self._run(self._writer, self._load)
 
     async def add(
@@ -97,9 +96,9 @@ class MemoryService:
     ) -> tuple[AddOutcome, ...]:
         """Store facts durably and make them findable, all or none; adds of one owner keep their order.
 
-        What `successors` name is recalled no more when this returns (see FactStore.add). A repeat with the same key
-        returns what the first one did, also after a restart. Raises Conflict for a key that came with another body or
-        when `wipes` has grown by one that these facts match, StorageFull or Unavailable, with nothing stored.
+        An ImportedFact keeps id and times; an id that is taken or not one of ours is replaced. `successors`: see
+        FactStore.add. A repeat with the same key returns what the first one did, also after a restart. Raises Conflict
+        for a key with another body or when a wipe since concerns these facts, StorageFull, Unavailable: nothing stored.
         """
         async with self._turn(owner):
             since = self.wipes(owner) if unless_wiped_since is None else unless_wiped_since
@@ -112,15 +111,10 @@ class MemoryService:
             vectors = await self._embed.facts([draft.text for draft in drafts])
             return await self._finish(self._remember(owner, drafts, vectors, idempotency, successors))
 
-    async def import_facts(self, owner: Owner, facts: Sequence[ImportedFact]) -> tuple[AddOutcome, ...]:
-        """Like `add`, with the ids and times that the facts had. An id that is taken or not one of ours is replaced."""
-        return await self.add(owner, facts)
-
     async def update(self, owner: Owner, fact_id: str, change: FactChange) -> Fact:
-        """Change what a fact says; id, place, and all that the change does not name stay.
+        """Change what a fact says; what the change does not name stays. A new text or time makes its KV stale.
 
-        A new text or time makes the fact's KV, and whatever was encoded behind it, stale, as a delete does. Raises
-        NotFound like `get`, Conflict for a text that another fact has, TooLarge, StorageFull or Unavailable.
+        Raises NotFound like `get`, Conflict for a text that another fact has, TooLarge, StorageFull or Unavailable.
         """
         async with self._turn(owner):
             fact = await self.get(owner, fact_id)
@@ -147,12 +141,12 @@ class MemoryService:
 
         `words` are the query's own: facts that the embedder does not know are found by them.
         """
-        sought = Sought(owner, Question(vector, words), k, min_score, where)
+        sought = Sought(owner, Question(vector, end_of(words)), k, min_score, where)
         return await self._searches.find(self._index, self._trigrams, sought)
 
     async def embed_query(self, owner: Owner, text: str) -> Floats:
-        """Float32 [dimension], from the owner's cache or the embedder. Search with it before the next await."""
-        return await self._embed.query(owner, text)
+        """Float32 [dimension] of the text's end, cached for its owner. Search with it before the next await."""
+        return await self._embed.query(owner, end_of(text))
 
     async def page(
         self, owner: Owner, limit: int = DEFAULT_PAGE, cursor: str | None = None, where: Filter | None = None
@@ -214,10 +208,7 @@ class MemoryService:
         return self._wipes.number(owner)
 
     async def maintain(self, now: float | None = None) -> int:
-        """Free what has expired until `now` (Unix seconds): facts, their KV, old idempotency keys.
-
-        Returns how many facts. To be called now and then: what has expired is invisible before.
-        """
+        """Free what has expired until `now` (Unix seconds), also old idempotency keys. Returns how many facts."""
         number = await self._finish(self._expire(self._store.now() if now is None else now))
         await self._run(self._writer, self._store.drop_old_outcomes, self._store.now())
         return number
@@ -230,8 +221,8 @@ class MemoryService:
     async def reindex(self, embedder: Embedder, tell: Callable[[int, int], None]) -> int:
         """Embed all facts with another embedder, then use that one; returns how many facts there are.
 
-        Searches and adds go on with the old one; adds and updates wait for the switch at the end. `tell` hears from
-        another thread how many facts are done of how many. Raises Unavailable or StorageFull with the old one in use.
+        The old one goes on; adds and updates wait for the switch at the end. `tell` hears from another thread how many
+        facts are done of how many. Raises Unavailable or StorageFull with the old one in use.
         """
 
         def tell_while_open(done: int, of: int) -> None:
@@ -240,23 +231,23 @@ class MemoryService:
             tell(done, of)
 
         await self._finish(asyncio.to_thread(prepare, self._store, embedder, tell_while_open))
+        return await self._finish(self._switch(embedder))
+
+    async def _switch(self, embedder: Embedder) -> int:
         async with self._gate.closed():
-            number = await self._finish(self._run(self._writer, switch, self._store, embedder))
-            rebuilt = await self._run(self._writer, rebuild, self._store, self._index.empty())
+            rebuilt = await self._run(self._writer, rebuild, self._store, embedder, self._index.empty())
+            number = await self._run(self._writer, switch, self._store, embedder)
             self._index, self._trigrams = rebuilt.index, TrigramIndex(embedder.represents)
             self._embed.replace(embedder)
             await self._run(self._writer, catch_up, self._known, rebuilt, self._trigrams)
         return number
 
     async def between_writes(self, work: Callable[[FactStore], T]) -> T:
-        """Run `work` in the writer's thread: adds, updates and deletes wait for it."""
+        """Run `work` in the writer's thread: writes wait for it."""
         return await self._finish(self._run(self._writer, work, self._store))
 
     def epoch(self, owner: Owner) -> int:
-        """Grows with every delete or rewriting of this owner's facts and survives restarts.
-
-        What was cached under an older one is stale.
-        """
+        """Grows with every delete or rewriting of the owner's facts, also over restarts; what is older is stale."""
         return self._known.epoch(owner)
 
     def facts(self, owner: Owner) -> tuple[Fact, ...]:
@@ -281,12 +272,22 @@ class MemoryService:
         return self._index.bytes(owner)
 
     async def embed_texts(self, texts: Sequence[str]) -> Floats:
-        """Float32 [texts, dimension], unit rows. Raises Unavailable when embedding fails."""
-        return await self._embed.texts(texts)
+        """Float32 [texts, dimension], unit rows; of a long text the mean. Raises Unavailable when embedding fails."""
+        return means_of(await self._embed.facts(texts))
 
     def count(self, owner: Owner) -> int:
         """How many facts the owner has."""
         return self._known.count(owner) - len(self._known.overdue(owner, self._store.now()))
+
+    async def disagreeing(self) -> int:
+        """How many owners' facts are not the same in store, index and read cache. Writes wait for one owner's look."""
+        owners = {*self._known.owners(), *await self._run(self._reader, self._store.owners)}
+        looks = [await self._run(self._writer, agree, self._store, self._index, self._known, one) for one in owners]
+        return looks.count(False)
+
+    async def stored_bytes(self, owner: Owner) -> int:
+        """UTF-8 bytes of the owner's texts and metadata, as the quota counts them."""
+        return await self._run(self._reader, self._store.bytes_of, owner)
 
     async def aclose(self) -> None:
         """Finish the writes that have begun, then close threads and store. Later calls raise Unavailable."""
@@ -329,9 +330,7 @@ class MemoryService:
         stores = (self._store, self._index, self._known)
         swept = await self._run(self._writer, forget_expired, *stores, now, owner)
         for expired in swept:
-            self._sink.forgotten(expired.owner, expired.fact_ids)
-        if swept:
-            await self._sink.settled()
+            await self._tell(expired.owner, expired.fact_ids, ())
         return sum(len(expired.fact_ids) for expired in swept)
 
     async def _expire_overdue(self, owner: Owner) -> None:
@@ -351,6 +350,7 @@ class MemoryService:
             await self._sink.settled()
 
     async def _forget(self, owner: Owner, fact_id: str) -> bool:
+        await self._expire_overdue(owner)
         was_there = await self._deletions.delete(Doomed(owner, fact_id))
         await self._tell(owner, (fact_id,) if was_there else (), ())
         return was_there
@@ -368,13 +368,13 @@ class MemoryService:
         return await self._run(self._writer, forget_facts, self._store, self._index, self._known, doomed)
 
     async def _forget_owner(self, owner: Owner) -> int:
-        stores = (self._store, self._index, self._known)
+        stores = (self._store, self._index, self._known, owner)
         try:
-            number = await self._run(self._writer, forget_owner, *stores, owner)
+            number = await self._run(self._writer, forget_owner, *stores)
         except StorageFull:  # the owner's KV is room too, and has to go in any case
             self._sink.owner_forgotten(owner)
             await self._sink.settled()
-            number = await self._run(self._writer, forget_owner, *stores, owner)
+            number = await self._run(self._writer, forget_owner, *stores)
         self._embed.forget(owner)
         self._sink.owner_forgotten(owner)
         await self._sink.settled()

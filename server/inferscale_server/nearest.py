@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from inferscale_server.errors import InvalidRequest
 from inferscale_server.index import Accept, VectorIndex
+from inferscale_server.limits import MAX_QUERY_CHARS_EMBEDDED
 from inferscale_server.trigrams import TrigramIndex
 from inferscale_server.types import Owner, Scored
 
@@ -27,6 +28,11 @@ class Question:
 
     vector: npt.NDArray[np.float32]
     words: str = ""
+
+
+def end_of(query: str) -> str:
+    """What of a query is looked for: its last MAX_QUERY_CHARS_EMBEDDED characters; who pastes a text asks below it."""
+    return query if len(query) <= MAX_QUERY_CHARS_EMBEDDED else query.rstrip()[-MAX_QUERY_CHARS_EMBEDDED:]
 
 
 def unit_vector(numbers: Sequence[float], dimension: int) -> npt.NDArray[np.float32]:

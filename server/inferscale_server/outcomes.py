@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from inferscale_server.errors import Conflict
+from inferscale_server.limits import MAX_IDEMPOTENCY_KEYS
 from inferscale_server.types import AddOutcome, FactDraft, IdempotencyKey, Owner
 
 KEPT_S = 24 * 3600.0
@@ -45,10 +46,15 @@ def earlier_outcomes(
 def keep_outcomes(
     connection: sqlite3.Connection, owner: Owner, key: IdempotencyKey, outcomes: Sequence[AddOutcome], now: float
 ) -> None:
-    """Remember what became of this write."""
+    """Remember what became of this write, and forget what became of the oldest beyond MAX_IDEMPOTENCY_KEYS."""
     kept = json.dumps([(outcome.id, outcome.status, outcome.reason) for outcome in outcomes])
     statement = "INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?, ?)"  # replaces only what is too old to be found
     connection.execute(statement, (owner.digest(), key.key, key.body_digest, kept, now))
+    beyond = "SELECT at FROM idempotency WHERE owner_digest = ? ORDER BY at DESC LIMIT 1 OFFSET ?"
+    connection.execute(
+        f"DELETE FROM idempotency WHERE owner_digest = ? AND at <= ({beyond})",
+        (owner.digest(), owner.digest(), MAX_IDEMPOTENCY_KEYS),
+    )
 
 
 def drop_old_outcomes(connection: sqlite3.Connection, now: float) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Set
 
 from inferscale_server.catalog import Catalog
 from inferscale_server.recipe import Primer, Recipe
-from inferscale_server.roster import Rosters
+from inferscale_server.rosters import Rosters
 from inferscale_server.types import Owner
 from inferscale_server.vectors import FactVectors
 

@@ -61,7 +61,7 @@ class Session:
 
     def before(self, roster: Roster, fact: Fact, vectors: FactVectors) -> Sequence[str]:
         """The session's oldest facts, as far as they are older than this one."""
-        oldest, place = roster.session(fact)[:MAX_SESSION_FACTS], roster.place(fact.id)
+        oldest, place = roster.session(fact, MAX_SESSION_FACTS), roster.place(fact.id)
         return [fact_id for fact_id in oldest if roster.place(fact_id) < place]
 
 
@@ -78,8 +78,7 @@ class Preceding:
 
     def before(self, roster: Roster, fact: Fact, vectors: FactVectors) -> Sequence[str]:
         """At most `turns` facts, oldest first."""
-        place = roster.place(fact.id)
-        return roster.ids[max(place - self.turns, 0) : place]
+        return roster.before(fact.id, self.turns)
 
 
 @dataclass(frozen=True, slots=True)

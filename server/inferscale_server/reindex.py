@@ -7,6 +7,7 @@ meanwhile lose their new vector by trigger, so neither a deleted fact's vector n
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,11 +15,14 @@ import numpy as np
 
 from inferscale_server.database import Database
 from inferscale_server.embed import Embedder
+from inferscale_server.errors import Unavailable
+from inferscale_server.fact_rows import owner_vectors
 from inferscale_server.facts import FactStore
 from inferscale_server.index import VectorIndex
 from inferscale_server.known import FactBook, KnownFacts
 from inferscale_server.pieces import cut_all
 from inferscale_server.types import Owner
+from inferscale_server.vectors import checked
 
 BATCH = 64
 """Facts between two commits."""
@@ -72,30 +76,46 @@ def switch(store: FactStore, embedder: Embedder) -> int:
     Nothing may add or rewrite facts meanwhile.
     """
     database = store.database
-    _claim(database, embedder)
-    while waiting := _waiting(database):
-        _keep(database, embedder, waiting)
-    with database.transaction() as connection:
-        missing = connection.execute(f"SELECT count(*) FROM facts WHERE {_IS_MISSING}").fetchone()[0]
-        assert missing == 0, f"{missing} facts came in during the switch"
-        connection.execute(
-            "UPDATE facts SET embedding = next.embedding FROM embeddings_next AS next WHERE next.id = facts.id"
-        )
-        connection.execute(
-            "INSERT INTO embedder VALUES (1, ?1, ?2) ON CONFLICT (only_row) DO UPDATE SET name = ?1, dimension = ?2",
-            (embedder.name, embedder.dimension),
-        )
-        connection.execute("DELETE FROM embeddings_next")
-        connection.execute("DELETE FROM embedder_next")
+    _prepare_rest(database, embedder)
+    try:
+        with database.transaction() as connection:
+            _put_into_place(connection, embedder)
+    except Unavailable:
+        with database.reading() as connection:  # a commit that was reported as failed may be done all the same
+            if connection.execute("SELECT 1 FROM embedder_next").fetchone() is not None:
+                raise
+    with database.reading() as connection:
         return int(connection.execute("SELECT count(*) FROM facts").fetchone()[0])
 
 
-def rebuild(store: FactStore, index: VectorIndex) -> Rebuilt:
-    """Fill an empty index with the vectors that the store has now. In the writer thread."""
+def _put_into_place(connection: sqlite3.Connection, embedder: Embedder) -> None:
+    missing = connection.execute(f"SELECT count(*) FROM facts WHERE {_IS_MISSING}").fetchone()[0]
+    assert missing == 0, f"{missing} facts came in during the switch"
+    connection.execute(
+        "UPDATE facts SET embedding = next.embedding FROM embeddings_next AS next WHERE next.id = facts.id"
+    )
+    connection.execute(
+        "INSERT INTO embedder VALUES (1, ?1, ?2) ON CONFLICT (only_row) DO UPDATE SET name = ?1, dimension = ?2",
+        (embedder.name, embedder.dimension),
+    )
+    connection.execute("DELETE FROM embeddings_next")
+    connection.execute("DELETE FROM embedder_next")
+
+
+def rebuild(store: FactStore, embedder: Embedder, index: VectorIndex) -> Rebuilt:
+    """Embed what came in since `prepare` and fill an empty index with what `switch` will put into place.
+
+    In the writer thread, before `switch`: an index that cannot be made then leaves the old vectors in use.
+    """
+    _prepare_rest(store.database, embedder)
     rebuilt = Rebuilt(index)
-    for vectors in store.vectors():
-        index.add(vectors.owner, vectors.fact_ids, vectors.matrix)
-        rebuilt.ids[vectors.owner] = vectors.fact_ids
+    for owner in store.owners():
+        with store.database.reading() as connection:
+            rows = connection.execute(_NEXT_OF_OWNER, (owner.tenant, owner.user)).fetchall()
+        if rows:
+            vectors = owner_vectors(owner, rows, embedder.dimension)
+            index.add(owner, vectors.fact_ids, vectors.matrix)
+            rebuilt.ids[owner] = vectors.fact_ids
     return rebuilt
 
 
@@ -107,6 +127,16 @@ def catch_up(known: KnownFacts, rebuilt: Rebuilt, book: FactBook) -> None:
 
 
 _IS_MISSING = "id NOT IN (SELECT id FROM embeddings_next)"
+_NEXT_OF_OWNER = (
+    "SELECT id, next.embedding FROM facts JOIN embeddings_next AS next USING (id) "
+    "WHERE tenant = ? AND user = ? ORDER BY seq"
+)
+
+
+def _prepare_rest(database: Database, embedder: Embedder) -> None:
+    _claim(database, embedder)
+    while waiting := _waiting(database):
+        _keep(database, embedder, waiting)
 
 
 def _claim(database: Database, embedder: Embedder) -> None:
@@ -126,9 +156,13 @@ def _waiting(database: Database, after_seq: int = 0) -> list[_Waiting]:
 
 
 def _keep(database: Database, embedder: Embedder, facts: list[_Waiting]) -> None:
-    """Embed and commit one batch; a fact that was deleted or rewritten while it was embedded is left out."""
+    """Embed and commit one batch; a fact that was deleted or rewritten while it was embedded is left out.
+
+    Raises Unavailable, with nothing of the batch kept, for a vector that is not finite or not of length 1.
+    """
     pieces = cut_all((fact.text for fact in facts), embedder.pieces)
-    vectors = pieces.group(np.concatenate([embedder.embed(pieces.texts[i : i + BATCH]) for i in _starts(pieces.texts)]))
+    made = np.concatenate([embedder.embed(pieces.texts[i : i + BATCH]) for i in _starts(pieces.texts)])
+    vectors = pieces.group(checked(made, len(pieces.texts), embedder.dimension))
     rows = [(matrix.astype("<f4").tobytes(), fact.id, fact.text) for fact, matrix in zip(facts, vectors, strict=True)]
     with database.transaction() as connection:
         connection.executemany(

@@ -100,9 +100,10 @@ class TrigramIndex:
 
 @dataclass(slots=True)
 class _Book:
-    """One owner's facts, a row each, and the rows of each gram."""
+    """One owner's facts, a row each, and the rows of each gram: those of facts that are gone too, until a rebuild."""
 
     ids: list[str | None] = field(default_factory=list)
+    alive: bytearray = field(default_factory=bytearray)
     texts: list[str] = field(default_factory=list)
     represented: list[float] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
@@ -112,6 +113,7 @@ class _Book:
         row = len(self.ids)
         self.texts.append(text)
         self.represented.append(represented)
+        self.alive.append(1)
         self.ids.append(fact_id)
         for gram in grams(text):
             self.rows_of.setdefault(gram, array("I")).append(row)
@@ -121,11 +123,7 @@ class _Book:
         row = self.rows.pop(fact_id, None)
         if row is None:
             return
-        for gram in grams(self.texts[row]):
-            self.rows_of[gram].remove(row)
-            if not self.rows_of[gram]:
-                del self.rows_of[gram]
-        self.ids[row], self.texts[row] = None, ""
+        self.ids[row], self.texts[row], self.alive[row] = None, "", 0
 
     def mostly_removed(self) -> bool:
         return 2 * len(self.rows) < len(self.ids)
@@ -138,10 +136,11 @@ class _Book:
 
     def search(self, query: str) -> tuple[Overlap, ...]:
         ids = self.ids.copy()
+        alive = np.frombuffer(bytes(self.alive), np.uint8)[: len(ids)].astype(bool)
         asked = grams(query[-MAX_QUERY_CHARS:])
         shared, whole = np.zeros(len(ids)), 0.0
         for gram in asked:
-            rows = self._rows(gram, len(ids))
+            rows = self._rows(gram, alive)
             weight = math.log(1 + len(ids) / max(len(rows), 1)) * len(gram)
             shared[rows] += weight
             whole += weight
@@ -151,10 +150,11 @@ class _Book:
             if (fact_id := ids[row]) is not None
         )
 
-    def _rows(self, gram: str, below: int) -> npt.NDArray[np.uint32]:
+    def _rows(self, gram: str, alive: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
         kept = self.rows_of.get(gram)
         rows = np.frombuffer(b"" if kept is None else kept.tobytes(), np.uint32)
-        return rows[rows < below]  # a writer may have appended since
+        rows = rows[rows < len(alive)]  # a writer may have appended since
+        return rows[alive[rows]]
 
 
 def _is_invisible(char: str) -> bool:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inferscale_server.backup import Backup, back_up
-from inferscale_server.cleanup import TOMBSTONE_DAYS, Cleaned, clean
+from inferscale_server.cleanup import TOMBSTONE_DAYS, Cleaned, clean, sweep_kv
 from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.errors import Conflict, InferScaleError, InvalidRequest
 from inferscale_server.memory import MemoryService
-from inferscale_server.verify import Verdict, verify
+from inferscale_server.verify import Finding, Verdict, verify
 
 logger = logging.getLogger(__name__)
 
@@ -66,14 +66,24 @@ class Upkeep:
             return await asyncio.to_thread(back_up, self._store, target, force=force)
 
     async def verify(self) -> Verdict:
-        """See `verify.verify`; adds and searches go on meanwhile."""
+        """See `verify.verify`; adds and searches go on meanwhile. Looks also at what is in memory."""
         async with self._turn("verify"):
-            return await asyncio.to_thread(verify, self._store, self._kv)
+            verdict = await asyncio.to_thread(verify, self._store, self._kv)
+            differ = await self._memory.disagreeing()
+            reason = f"{differ} users' facts are not those of the store: restart the server" if differ else None
+            return Verdict((*verdict.findings, Finding("index", "of the running server", reason)))
 
     async def clean(self, tombstone_days: float = TOMBSTONE_DAYS) -> Cleaned:
-        """See `cleanup.clean`; searches go on meanwhile, adds and deletes wait."""
+        """See `cleanup.clean`; searches go on meanwhile, adds and deletes wait while the store is rewritten.
+
+        They do not wait while the KV files are read, all of them whole: minutes, where there are many.
+        """
         async with self._turn("gc"):
-            return await self._memory.between_writes(lambda store: clean(store, self._store, self._kv, tombstone_days))
+            swept = 0 if self._kv is None else await asyncio.to_thread(sweep_kv, self._store, self._kv)
+            cleaned = await self._memory.between_writes(
+                lambda store: clean(store, self._store, tombstone_days=tombstone_days)
+            )
+            return replace(cleaned, kv_files=swept)
 
     async def reindex(self, embedder: str) -> Reindexing:
         """Begin to embed all facts with the embedder of this name; `reindexing` says how far it is.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from inferscale_server.errors import Unavailable
+
 Floats = npt.NDArray[np.float32]
+
+UNIT_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,3 +61,21 @@ class FactVectors:
 
 
 NO_VECTORS = FactVectors((), np.zeros((0, 0), np.float32))
+
+
+def checked(vectors: Floats, texts: int, dimension: int) -> Floats:
+    """The same [texts, dimension]. Raises Unavailable unless every row is finite and of length 1."""
+    assert vectors.shape == (texts, dimension), (vectors.shape, texts, dimension)
+    if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=UNIT_TOLERANCE):
+        raise Unavailable("the embedder returned a vector that is not finite or not of length 1")
+    return vectors
+
+
+def means_of(groups: Sequence[Floats]) -> Floats:
+    """Float32 [texts, dimension], unit rows, for at least one text, each with unit rows [pieces, dimension]."""
+    return np.stack([rows[0] if len(rows) == 1 else _mean(rows) for rows in groups])
+
+
+def _mean(rows: Floats) -> Floats:
+    total = rows.sum(axis=0, dtype=np.float64)
+    return np.asarray(total / np.linalg.norm(total), np.float32)

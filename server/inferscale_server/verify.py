@@ -27,6 +27,14 @@ ROWS_AT_A_TIME = 512
 MAX_COMPLAINTS = 20
 """How many of SQLite's complaints are asked for; one is shown, the others are counted."""
 
+GONE = "NOT EXISTS (SELECT 1 FROM facts WHERE facts.id = fact_id)"
+ENDS = "'deleted', 'expired', 'superseded'"
+LAST_EVENT = (
+    "(SELECT event FROM history AS later WHERE later.owner_digest = history.owner_digest "
+    "AND later.fact_id = history.fact_id ORDER BY number DESC LIMIT 1)"
+)
+"""SQL about a row of `history`: is its fact no more, which events end a fact, and which was the fact's last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -146,28 +154,26 @@ def check_epochs(seen: sqlite3.Connection, tell: Tell) -> Finding:
 
 
 def check_history(seen: sqlite3.Connection, tell: Tell) -> Finding:
-    """What is known of facts that are no more is that they existed and ended, not what they said."""
-    gone = "NOT EXISTS (SELECT 1 FROM facts WHERE facts.id = fact_id)"
-    last = (
-        "(SELECT event FROM history AS later WHERE later.owner_digest = history.owner_digest "
-        "AND later.fact_id = history.fact_id ORDER BY number DESC LIMIT 1)"
-    )
+    """What is known of facts that are no more is that they existed and ended, not what they said.
+
+    Another owner's fact may have the id of one that has ended: an export of a deleted user, imported for another.
+    """
     talks = _one(
         seen,
         "SELECT count(*) FROM history WHERE (text IS NOT NULL OR metadata IS NOT NULL) "
-        f"AND {last} <> 'superseded' AND {gone}",
+        f"AND {LAST_EVENT} <> 'superseded' AND {GONE}",
     )
-    ends = "max(CASE WHEN event IN ('deleted', 'expired', 'superseded') THEN number ELSE 0 END)"
+    ends = f"max(CASE WHEN event IN ({ENDS}) THEN number ELSE 0 END)"
     open_ = _one(
         seen,
-        f"SELECT count(*) FROM (SELECT 1 FROM history WHERE {gone} GROUP BY owner_digest, fact_id "
+        f"SELECT count(*) FROM (SELECT 1 FROM history WHERE {GONE} GROUP BY owner_digest, fact_id "
         f"HAVING {ends} < max(number))",
     )
     seen.create_function("owner_digest", 2, lambda tenant, user: Owner(tenant, user).digest(), deterministic=True)
     others = _one(
         seen,
         "SELECT count(*) FROM history JOIN facts ON facts.id = fact_id "
-        "WHERE history.owner_digest <> owner_digest(tenant, user)",
+        f"WHERE history.owner_digest <> owner_digest(tenant, user) AND {LAST_EVENT} NOT IN ({ENDS})",
     )
     found = f"{_one(seen, 'SELECT count(*) FROM history')} events"
     faults = {"say what a deleted fact said": talks, "facts went without a word": open_, "are of another owner": others}
@@ -184,10 +190,9 @@ def check_times(seen: sqlite3.Connection, tell: Tell) -> Finding:
 
 
 def check_voices(seen: sqlite3.Connection, tell: Tell) -> Finding:
-    """Of facts that are no more it is not known either who said them, when and where."""
+    """Of facts that are no more it is not known either who said them, when and where; superseded ones keep it."""
     named = "(speaker IS NOT NULL OR occurred_at IS NOT NULL OR session_id IS NOT NULL)"
-    gone = "NOT EXISTS (SELECT 1 FROM facts WHERE facts.id = fact_id)"
-    talks = _one(seen, f"SELECT count(*) FROM history WHERE {named} AND {gone}")
+    talks = _one(seen, f"SELECT count(*) FROM history WHERE {named} AND {LAST_EVENT} <> 'superseded' AND {GONE}")
     found = f"{_one(seen, f'SELECT count(*) FROM history WHERE {named}')} events with speaker, time or session"
     return _counted("voices", found, {"say who said a deleted fact": talks})
 
@@ -205,6 +210,19 @@ def check_usage(seen: sqlite3.Connection, tell: Tell) -> Finding:
         f"UNION ALL SELECT * FROM ({kept} EXCEPT {counted}))",
     )
     return _counted("usage", f"{_one(seen, 'SELECT count(*) FROM usage')} users", {"differ from a count": wrong})
+
+
+def check_history_usage(seen: sqlite3.Connection, tell: Tell) -> Finding:
+    """The counter that bounds what facts said before says what a count says."""
+    counted = (
+        "SELECT owner_digest, sum(length(CAST(text AS BLOB)) + ifnull(length(CAST(metadata AS BLOB)), 0)) FROM history "
+        "WHERE text IS NOT NULL GROUP BY owner_digest"
+    )
+    kept = "SELECT owner_digest, bytes FROM history_usage"
+    both = f"SELECT * FROM ({counted} EXCEPT {kept}) UNION ALL SELECT * FROM ({kept} EXCEPT {counted})"
+    wrong = _one(seen, f"SELECT count(*) FROM ({both})")
+    found = f"{_one(seen, 'SELECT ifnull(sum(bytes), 0) FROM history_usage')} bytes"
+    return _counted("history_usage", found, {"differ from a count": wrong})
 
 
 def check_idempotency(seen: sqlite3.Connection, tell: Tell) -> Finding:
@@ -239,6 +257,7 @@ CHECKS: Mapping[int, tuple[Check, ...]] = {
     2: (check_history, check_usage, check_idempotency, check_times),
     3: (check_next,),
     4: (check_voices,),
+    6: (check_history_usage,),
 }
 """What is checked once the file itself is sound, by the schema that brought it: a backup may be of an older one."""
 

@@ -119,10 +119,29 @@ def test_an_exported_file_is_imported_as_it_was(rows: Rows, run: Run, tmp_path: 
     assert run("export", str(file)) == 0
     assert file.read_bytes().count(b"\n") == 2
     assert rows("delete", "--all", "--yes") == [{"deleted": 2}]
-    assert rows("import", str(file)) == [{"imported": 2, "duplicates": 0, "failed": []}]
+    assert rows("import", str(file)) == [{"imported": 2, "duplicates": 0, "failed": [], "new_ids": 0}]
     assert run("export", str(again)) == 0
     assert again.read_bytes() == file.read_bytes()
     assert {child.name for child in tmp_path.iterdir()} == {"facts.ndjson", "again.ndjson"}
+
+
+def test_what_a_user_takes_who_has_facts_and_what_the_server_is_are_shown(
+    rows: Rows, user: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    rows("add", "one", "two")
+    [taken] = rows("footprint")
+    assert taken["facts"] == 2 and set(taken["bytes"]) == {"device", "host", "disk", "facts", "index"}
+    for command in (["users", "--json"], ["status"]):
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        assert ended.value.code == 0
+    shown = capsysbinary.readouterr().out
+    assert b'"user_id":"%s","facts":2' % user.encode() in shown and b'"model": "m"' in shown
+
+
+def test_an_add_that_is_repeated_with_its_idempotency_key_stores_nothing_more(rows: Rows) -> None:
+    first = rows("add", "one", "--idempotency-key", "k1")
+    assert rows("add", "one", "--idempotency-key", "k1") == first and len(rows("list")) == 1
 
 
 def test_without_a_file_facts_go_through_stdin_and_stdout(

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from inferscale_server.cli import doctor, main
-from inferscale_server.config import ServerConfig
+from inferscale_server.config import ServerConfig, load_config
 from inferscale_server.data_folder import DataFolder, Holder, server_url
-from inferscale_server.engine.launch import check_stores
-from inferscale_server.errors import StoreCorrupt
+from inferscale_server.engine.launch import check_stores, checked_start
+from inferscale_server.errors import FactsInUse, StoreCorrupt
 from tests.cli.held_folder import held
 from tests.memory.fakes import FakeEmbedder
 from tests.memory.stores import damage, filled, texts_in
@@ -199,6 +199,51 @@ def test_a_folder_that_cannot_be_reached_is_one_line(
         other.kill()
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+HOLD_FACTS = """
+import sys
+from pathlib import Path
+from inferscale_server.data_folder import DataFolder
+folder = DataFolder.hold(Path(sys.argv[1]), "http://127.0.0.1:9", Path(sys.argv[2]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("linked", [False, True], ids=["by its path", "by a link"])
+@pytest.mark.parametrize("of_other", ["facts elsewhere", "facts in its data folder"])
+def test_facts_that_a_server_with_another_data_folder_holds_are_not_touched_in_one_line(
+    run: Run,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    linked: bool,
+    of_other: str,
+) -> None:
+    facts, mine = folder / "facts.sqlite3", tmp_path / "mine"
+    assert run("backup", tmp_path / "b", "--data-dir", folder) == 0
+    theirs = folder if of_other == "facts in its data folder" else tmp_path / "theirs"
+    named = tmp_path / "link.sqlite3" if linked else facts
+    if linked:
+        named.symlink_to(facts)
+    monkeypatch.setenv("INFERSCALE_FACTS_URL", f"sqlite:///{named}")
+    before = facts.read_bytes()
+    commands = (["gc"], ["verify"], ["reindex", "--embedder", "minilm"], ["restore", str(tmp_path / "b"), "--force"])
+    command = [sys.executable, "-c", HOLD_FACTS, str(theirs), str(facts)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        for words in commands:
+            capsys.readouterr()
+            assert run(*words, "--data-dir", mine) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert f"fact store {named} is in use by the server at http://127.0.0.1:9" in line
+        with pytest.raises(FactsInUse), checked_start(load_config({"data_dir": mine, "port": 18_431}), ()):
+            pass
+        other.kill()
+    assert facts.read_bytes() == before
+    assert run("verify", "--data-dir", mine) == 0
 
 
 def test_what_a_dead_server_wrote_does_not_matter(run: Run, folder: Path) -> None:

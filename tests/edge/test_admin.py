@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from inferscale_server import orphans
 from inferscale_server import upkeep as upkeep_module
 from inferscale_server.edge.admin import PREFIX, build_admin_router
 from inferscale_server.edge.allowlist import ADMIN_ROUTES
@@ -24,6 +25,8 @@ from inferscale_server.edge.identity import LOCAL, Identity, with_identity
 from inferscale_server.edge.routes import build_router
 from inferscale_server.edge.services import Services
 from inferscale_server.errors import Conflict, ModelUnavailable
+from inferscale_server.kv_codec import KvFile
+from inferscale_server.kv_files import read_kv
 from inferscale_server.types import FactDraft, Owner
 from inferscale_server.upkeep import Upkeep
 from inferscale_server.verify import verify
@@ -118,6 +121,58 @@ async def test_verify_says_what_is_wrong_and_still_answers_200(
     answer = (await here.post(f"{PREFIX}/verify", json={})).json()
     assert answer["ok"] is False
     assert [check["name"] for check in answer["checks"] if not check["ok"]] == ["usage"]
+
+
+@pytest.mark.parametrize("lost", ["index", "read cache", "store"])
+async def test_verify_finds_a_fact_that_index_read_cache_and_store_do_not_all_have(
+    here: httpx.AsyncClient, services: Services, lost: str, tmp_path: Path
+) -> None:
+    memory = services.memory
+    [kept, gone] = await memory.add(ALICE, [FactDraft("one"), FactDraft("two")])
+    verdict = (await here.post(f"{PREFIX}/verify", json={})).json()
+    assert verdict["ok"] and "index" in [check["name"] for check in verdict["checks"]]
+    assert kept.id and gone.id
+    if lost == "index":
+        memory._index.remove(ALICE, [gone.id])
+    elif lost == "read cache":
+        memory._known.drop(ALICE, gone.id)
+    else:
+        memory._store.delete(ALICE, gone.id)
+    verdict = (await here.post(f"{PREFIX}/verify", json={})).json()
+    assert [check["name"] for check in verdict["checks"] if not check["ok"]] == ["index"]
+
+
+async def test_a_backup_of_a_store_that_does_not_check_out_is_refused_with_the_check_that_failed(
+    here: httpx.AsyncClient, services: Services, tmp_path: Path
+) -> None:
+    await services.memory.add(ALICE, [FactDraft("one")])
+    with closing(sqlite3.connect(tmp_path / "facts.sqlite3", isolation_level=None)) as other:
+        other.execute("UPDATE usage SET facts = 7")
+    answer = await here.post(f"{PREFIX}/backup", json={"path": str(tmp_path / "b")})
+    assert code_of(answer) == (500, "store_corrupt")
+    assert "usage: 2 differ from a count" in answer.json()["error"]["message"]
+    assert not (tmp_path / "b").exists()
+
+
+async def test_facts_can_be_added_while_gc_reads_kv_files(
+    here: httpx.AsyncClient, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kv" / "ab").mkdir(parents=True)
+    (tmp_path / "kv" / "ab" / "x.kv").write_bytes(b"no KV")
+    begun, added = threading.Event(), threading.Event()
+
+    def slow(path: Path) -> KvFile:
+        begun.set()
+        assert added.wait(10), "the add waited for the KV files"
+        return read_kv(path)
+
+    monkeypatch.setattr(orphans, "read_kv", slow)
+    cleaning = asyncio.ensure_future(here.post(f"{PREFIX}/gc", json={}))
+    assert await asyncio.to_thread(begun.wait, 10)
+    await services.memory.add(ALICE, [FactDraft("meanwhile")])
+    added.set()
+    assert (await cleaning).json()["kv_files"] == 1
+    assert not (tmp_path / "kv" / "ab" / "x.kv").exists()
 
 
 async def test_gc_frees_the_bytes_of_deleted_facts(here: httpx.AsyncClient, services: Services, tmp_path: Path) -> None:
@@ -234,6 +289,16 @@ async def test_an_endpoint_of_somebody_elses_choice_is_not_sent_all_facts(upkeep
 async def test_a_web_page_under_another_name_is_refused(app: FastAPI, base_url: str) -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base_url) as client:
         assert code_of(await client.post(f"{PREFIX}/verify", json={})) == (403, "not_local")
+
+
+@pytest.mark.parametrize("header", ["Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "X-Real-IP", "Via"])
+async def test_what_a_proxy_on_this_machine_passes_on_is_refused_on_every_admin_route(
+    here: httpx.AsyncClient, app: FastAPI, header: str
+) -> None:
+    for path, needs in ADMIN_ROUTES.items():
+        for method in needs:
+            answer = await here.request(method, path, json={}, headers={header: "203.0.113.9"})
+            assert code_of(answer) == (403, "not_local")
 
 
 async def test_another_machine_is_refused_without_keys(app: FastAPI) -> None:

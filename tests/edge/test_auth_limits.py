@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import perf_counter
 
 import httpx
 import pytest
@@ -14,6 +17,7 @@ from starlette.types import Message
 
 from inferscale_server.cli.app import main
 from inferscale_server.config import load_config
+from inferscale_server.edge import access_log
 from inferscale_server.edge.auth import Access
 from inferscale_server.edge.guard import Guard
 from inferscale_server.edge.keys import change_keys, make_key
@@ -195,6 +199,61 @@ async def test_S11_logs_metrics_and_errors_hold_no_fact_no_user_and_no_key(
     }
     found = {(place, canary) for place, text in seen.items() for canary in (*CANARIES, secret) if canary in text}
     assert found == set()
+    lines = [record.getMessage() for record in ours if record.name == access_log.logger.name]
+    assert len(lines) == len(errors) + 1
+    assert re.fullmatch(r"POST /v1/memories 200 \d+\.\d ms request [0-9a-f]{32} key \w+", lines[0])
+    assert lines[1].startswith("GET /v1/memories/{fact_id} 404 ") and lines[9].startswith("GET - 404 ")
+    assert lines[-2].startswith("GET /v1/memories 401 ") and lines[-2].endswith(" key -")
+    print(*lines, sep="\n")
+
+
+async def test_a_method_that_a_client_made_up_and_a_request_that_was_broken_off_are_no_words_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    guard = Guard(EchoApp())
+    await send_raw(guard, http_scope(method="CANARY"))
+    await send_raw(guard, http_scope(), {"type": "http.disconnect"})
+    lines = [record.getMessage() for record in caplog.records if record.name == access_log.logger.name]
+    assert lines[0].startswith("- - 405 ") or lines[0].startswith("- - 404 ")
+    assert lines[1].startswith("POST /v1/memories - ") and len(lines) == 2
+
+
+async def test_without_the_setting_there_is_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    await send_raw(Guard(EchoApp()), http_scope())
+    assert not access_log.logger.isEnabledFor(logging.INFO)
+    assert [record for record in caplog.records if record.name == access_log.logger.name] == []
+
+
+async def test_S6_a_refused_body_that_trickles_on_is_answered_and_others_are_not_kept_waiting() -> None:
+    app = EchoApp()
+    guard = Guard(app)
+    pieces = 0
+
+    async def trickle() -> Message:
+        nonlocal pieces
+        pieces += 1
+        await asyncio.sleep(0.01 if pieces > 1 else 0)
+        return {"type": "http.request", "body": b" " * 100, "more_body": True}
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    started = perf_counter()
+    scope = http_scope(headers=[JSON_TYPE, (b"content-length", b"100000000")])
+    refused = asyncio.ensure_future(guard(scope, trickle, send))
+    await asyncio.sleep(0.1)
+    asked = perf_counter()
+    last: Message = {"type": "http.request", "body": b"{}", "more_body": False}
+    assert (await send_raw(guard, http_scope(), last)).status == 200
+    other_s = perf_counter() - asked
+    await refused
+    refused_s = perf_counter() - started
+    print(f"refused after {refused_s:.2f} s, another request beside it took {1e3 * other_s:.1f} ms")
+    assert sent[0]["status"] == 413 and refused_s < 5 * 1.0
+    assert other_s < 5 * 0.1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])

@@ -8,11 +8,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args, get_type_hints
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from inferscale_server.edge.allowlist import ADMIN_ROUTES, ALLOWED, MEMORY_ROUTES, VLLM_ROUTES
+from inferscale_server.filters import TIMES, WORDS
+from inferscale_server.upkeep import Reindexing
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 FIELD_OPTIONS = ("-d", "--data", "--data-urlencode", "--data-binary")
@@ -105,3 +108,13 @@ async def test_what_the_page_shows_of_memories_runs_from_top_to_bottom(client: h
         elif "filter" in command:
             assert len(answer["data"]) == 1
     assert ran == 16
+
+
+def test_the_page_names_every_key_that_is_not_metadatas_and_every_state_of_a_reindexing() -> None:
+    pages = Path(__file__).parents[2] / "docs"
+    filters = (pages / "http.md").read_text().split("### Filters")[1].split("## Change")[0]
+    assert {key for key in WORDS | TIMES if f"`{key}`" not in filters} == set()
+    operations = (pages / "operations.md").read_text()
+    states = {"none", *get_args(get_type_hints(Reindexing)["state"])}
+    (line,) = [line for line in operations.splitlines() if line.startswith("| `GET /v1/inferscale/admin/reindex`")]
+    assert {state for state in states if f"`{state}`" not in line} == set()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -25,6 +26,7 @@ from inferscale_server.limits import (
 )
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import Fact, Owner
+from inferscale_server.verify import verify
 from tests.edge.asgi import FEW, http_scope, send_raw
 from tests.edge.conftest import guarded
 
@@ -108,6 +110,23 @@ async def test_an_import_cannot_take_another_users_fact_away(client: httpx.Async
     [bobs] = await export(client, "bob")
     assert bobs["id"] != fact["id"]
     assert await export(client) == [fact]
+
+
+async def test_a_users_facts_can_be_moved_to_another_user_and_the_store_stays_sound(
+    client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    await client.post("/v1/memories", json={**ALICE, "facts": ["Rex is a dog.", "Ann is a vet."]})
+    exported = (await client.get("/v1/memories/export", params=ALICE)).content
+    [rex, _] = await export(client)
+    await client.delete("/v1/memories", params=ALICE)
+    moved = await import_(client, exported + lines({"text": "Sue is a cook."}), "bob")
+    assert moved.json() == {"imported": 3, "duplicates": 0, "failed": [], "new_ids": 2}
+    assert rex["id"] not in {fact["id"] for fact in await export(client, "bob")}
+    assert verify(tmp_path / "facts.sqlite3").broken == ()
+    back = await import_(client, exported)
+    assert back.json() == {"imported": 2, "duplicates": 0, "failed": []}
+    assert rex in await export(client)
+    assert verify(tmp_path / "facts.sqlite3").broken == ()
 
 
 async def test_a_line_that_fails_is_named_and_the_others_are_stored(client: httpx.AsyncClient) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inferscale_server import history
+from inferscale_server.backup import back_up
 from inferscale_server.database import MIGRATIONS
 from inferscale_server.facts import FactStore
 from inferscale_server.types import FactDraft, Owner, Successor
@@ -47,6 +48,19 @@ def test_old_and_new_change_places_in_one_commit_and_the_epoch_grows_once(store:
     assert texts(store) == ["I hate tea"] and store.epoch(ALICE) == 1
     assert events(store, old) == [("added", "I love tea"), ("superseded", None)]
     assert verify(path).broken == ()
+
+
+def test_a_superseded_fact_with_speaker_time_and_session_is_sound_and_can_be_backed_up(
+    store: FactStore, path: Path, tmp_path: Path
+) -> None:
+    draft = FactDraft("I love tea", "Ann", 1_700_000_000.0, "s1", {"mood": "calm"})
+    [outcome] = store.add(ALICE, [draft], FakeEmbedder().embed([draft.text]))
+    assert outcome.id is not None
+    supersede(store, outcome.id, "I hate tea")
+    [added, _] = store.history(ALICE, outcome.id)
+    assert (added.speaker, added.occurred_at, added.session_id) == ("Ann", 1_700_000_000.0, "s1")
+    assert verify(path).broken == ()
+    assert back_up(path, tmp_path / "copy").facts == 1
 
 
 @pytest.mark.parametrize("text", ["I love tea", "I like milk"])
@@ -88,13 +102,19 @@ def test_the_words_of_a_fact_that_was_to_expire_are_not_kept(store: FactStore) -
     assert events(store, str(outcome.id)) == [("added", None), ("superseded", None)]
 
 
-def test_history_is_no_way_around_the_quota(store: FactStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_of_what_was_superseded_longest_ago(store: FactStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_SUPERSEDED_KEPT", 2)
     [fact] = remember(store, "version 0")
     ids = [fact]
     for number in range(1, 5):
         ids.append(str(supersede(store, ids[-1], f"version {number}")[0][0]))
-    assert [events(store, one)[0][1] for one in ids] == [None, None, "version 2", "version 3", "version 4"]
+    assert [[text for _, text in events(store, one)[:1]] for one in ids] == [
+        [],
+        [],
+        ["version 2"],
+        ["version 3"],
+        ["version 4"],
+    ]
 
 
 def test_an_older_store_keeps_its_history_and_learns_to_supersede(path: Path) -> None:
@@ -104,7 +124,9 @@ def test_an_older_store_keeps_its_history_and_learns_to_supersede(path: Path) ->
         store.delete(ALICE, two)
     with closing(sqlite3.connect(path, isolation_level=None)) as older:  # as the schema before wrote it
         older.executescript(
-            f"""DROP INDEX history_of_fact; DROP INDEX history_superseded; ALTER TABLE history RENAME TO newer;
+            f"""DROP TRIGGER history_grows; DROP TRIGGER history_shrinks; DROP TRIGGER history_wiped;
+            DROP TABLE history_usage; DROP INDEX idempotency_of_owner;
+            DROP INDEX history_of_fact; DROP INDEX history_superseded; ALTER TABLE history RENAME TO newer;
             {MIGRATIONS[1][4]}; INSERT INTO history
             SELECT number, owner_digest, fact_id, event, at, text, metadata FROM newer;
             DROP TABLE newer; {MIGRATIONS[1][5]};

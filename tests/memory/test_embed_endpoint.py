@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import httpx
@@ -16,6 +16,7 @@ from inferscale_server.embed_endpoint import (
     BATCH,
     PATIENCE_S,
     PIECE_BYTES,
+    TIMEOUT_S,
     TRIES,
     Clock,
     Endpoint,
@@ -60,6 +61,30 @@ class SmallEndpoint:
 
 def forever(response: Callable[[], httpx.Response | Exception]) -> list[httpx.Response | Exception]:
     return [response() for _ in range(TRIES)]
+
+
+class Trickle(httpx.SyncByteStream):
+    """A byte a second, without end."""
+
+    def __init__(self, endpoint: SmallEndpoint) -> None:
+        self.endpoint = endpoint
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            self.endpoint.seconds += 1
+            yield b" "
+
+
+def test_an_answer_that_trickles_in_is_given_up_and_tried_again_like_none() -> None:
+    endpoint = SmallEndpoint()
+    made = endpoint.embedder()
+    endpoint.troubles = forever(lambda: httpx.Response(200, stream=Trickle(endpoint)))
+    with pytest.raises(Unavailable, match="no whole answer in 10 s") as caught:
+        made.embed(["x"])
+    assert caught.value.retry_after_s and len(endpoint.requests) == TRIES
+    assert endpoint.seconds <= TRIES * (TIMEOUT_S + 1) + PATIENCE_S
+    endpoint.troubles, endpoint.seconds = [httpx.Response(200, stream=Trickle(endpoint))], endpoint.seconds + 60
+    assert made.embed(["x"]).shape == (1, 2)
 
 
 def test_the_dimension_comes_from_one_probe_and_the_name_from_the_model() -> None:

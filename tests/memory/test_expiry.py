@@ -47,6 +47,14 @@ async def test_an_expired_fact_is_invisible_at_once_before_any_sweep(memory: Mem
             await attempt
 
 
+async def test_a_fact_that_has_expired_cannot_be_deleted_any_more(memory: MemoryService, clock: Clock) -> None:
+    fact_id = await add(memory, ALICE, "fact one", clock.now + 2)
+    clock.now += 2
+    with pytest.raises(NotFound):
+        await memory.delete(ALICE, fact_id)
+    assert [event.event for event in await memory.history(ALICE, fact_id)] == ["added", "expired"]
+
+
 async def test_expired_facts_do_not_take_the_places_of_living_ones(memory: MemoryService, clock: Clock) -> None:
     for i in range(5):
         await add(memory, ALICE, "fact" + " fact" * i, clock.now + 2)

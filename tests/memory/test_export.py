@@ -142,11 +142,11 @@ async def test_what_is_exported_and_imported_elsewhere_is_equal(memory: MemorySe
     facts = await exported(memory, ALICE)
     assert [fact.text for fact in facts[: len(TEXTS)]] == list(TEXTS)
     elsewhere = await started(FactStore(tmp_path / "elsewhere" / "facts.sqlite3", clock=clock))
-    back = await elsewhere.import_facts(ALICE, [imported(fact) for fact in facts])
+    back = await elsewhere.add(ALICE, [imported(fact) for fact in facts])
     assert {outcome.status for outcome in back} == {"stored"}
     assert await exported(elsewhere, ALICE) == facts
     assert await elsewhere.search(ALICE, TEXTS[5], 3) == await memory.search(ALICE, TEXTS[5], 3)
-    again = await elsewhere.import_facts(ALICE, [imported(fact) for fact in facts])
+    again = await elsewhere.add(ALICE, [imported(fact) for fact in facts])
     assert {outcome.status for outcome in again} == {"duplicate"}
     assert await exported(elsewhere, ALICE) == facts
     await elsewhere.aclose()
@@ -156,7 +156,7 @@ async def test_what_was_deleted_can_be_imported_under_its_old_id(memory: MemoryS
     await memory.add(ALICE, [FactDraft("one"), FactDraft("two")])
     facts = await exported(memory, ALICE)
     await memory.delete_owner(ALICE)
-    await memory.import_facts(ALICE, [imported(fact) for fact in facts])
+    await memory.add(ALICE, [imported(fact) for fact in facts])
     back = await exported(memory, ALICE)
     assert [(fact.id, fact.text, fact.created_at) for fact in back] == [
         (fact.id, fact.text, fact.created_at) for fact in facts
@@ -167,21 +167,21 @@ async def test_what_was_deleted_can_be_imported_under_its_old_id(memory: MemoryS
 
 async def test_an_import_cannot_take_over_another_users_fact(memory: MemoryService) -> None:
     (hers,) = await memory.add(ALICE, [FactDraft("my code is 1234")])
-    (his,) = await memory.import_facts(BOB, [ImportedFact("mine now", id=hers.id)])
+    (his,) = await memory.add(BOB, [ImportedFact("mine now", id=hers.id)])
     assert his.status == "stored" and his.id != hers.id
     assert [fact.text for fact in await exported(memory, ALICE)] == ["my code is 1234"]
 
 
 @pytest.mark.parametrize("written", ["", "../../etc/passwd", "F" * 32, "a" * 31, "a" * 33, "g" * 32, "a" * 31 + "\0"])
 async def test_an_id_that_is_not_one_of_ours_is_replaced(memory: MemoryService, written: str) -> None:
-    (outcome,) = await memory.import_facts(ALICE, [ImportedFact("one", id=written)])
+    (outcome,) = await memory.add(ALICE, [ImportedFact("one", id=written)])
     assert outcome.status == "stored" and outcome.id != written
     assert outcome.id is not None and len(outcome.id) == 32
 
 
 async def test_two_imported_facts_of_one_id_are_two_facts(memory: MemoryService) -> None:
     twins = [ImportedFact("one", id="a" * 32), ImportedFact("two", id="a" * 32)]
-    first, second = await memory.import_facts(ALICE, twins)
+    first, second = await memory.add(ALICE, twins)
     assert first.id == "a" * 32 != second.id and memory.count(ALICE) == 2
 
 

@@ -89,3 +89,12 @@ async def test_a_restart_changes_nothing_of_what_a_memory_is_said_to_take(tmp_pa
     assert again.facts == again_cold.facts == FACTS and again_cold.device_bytes == 0
     assert again.disk_bytes == again_cold.disk_bytes == warm.disk_bytes
     assert warm.device_bytes == again.device_bytes == warm.tokens * BYTES_PER_ROW
+
+
+async def test_the_bytes_of_facts_are_those_that_the_quota_counts(path: Path) -> None:
+    memory = MemoryService(FactStore(path), ExactIndex(), FakeEmbedder(), (here := world()).encoder)
+    await memory.start()
+    await memory.add(ALICE, [FactDraft("f\u00e4ct", metadata={"k": "value"})])
+    brain = brain_of(here, memory, CollectorRegistry())
+    assert (await brain.footprint(ALICE)).facts_bytes == len("f\u00e4ct".encode()) + len('{"k": "value"}')
+    await memory.aclose()

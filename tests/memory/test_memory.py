@@ -18,6 +18,7 @@ from inferscale_server.embedding import EMBED_SLICE, QUERY_CACHE_SIZE
 from inferscale_server.errors import ConfigError, InvalidRequest, NotFound, StorageFull, Unavailable
 from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
+from inferscale_server.limits import MAX_QUERY_CHARS_EMBEDDED
 from inferscale_server.memory import MemoryService
 from inferscale_server.types import AddOutcome, FactDraft, Owner
 from tests.memory.fakes import FailsAfterCommit, FakeEmbedder, RecordingSink
@@ -283,6 +284,37 @@ async def test_the_query_cache_is_bounded_and_forgets_with_its_owner(memory: Mem
 async def test_a_bulk_load_is_embedded_in_slices(memory: MemoryService, embedder: FakeEmbedder) -> None:
     await add(memory, ALICE, *(f"fact {i}" for i in range(2 * EMBED_SLICE + 1)))
     assert [len(call) for call in embedder.calls] == [EMBED_SLICE, EMBED_SLICE, 1]
+
+
+async def test_of_a_pasted_text_the_question_at_its_end_is_embedded_and_cached_and_no_more(
+    memory: MemoryService, embedder: FakeEmbedder
+) -> None:
+    await add(memory, ALICE, "Rex is a dog", "tea is hot")
+    pasted = "filler words " * 100_000
+    vector = await memory.embed_query(ALICE, pasted + "is Rex a dog ?" + "\n" * 5_000)
+    [[embedded]] = embedder.calls[-1:]
+    assert len(embedded) == MAX_QUERY_CHARS_EMBEDDED and embedded.endswith("is Rex a dog ?")
+    await memory.find(ALICE, vector, 1, None, None, pasted)
+    assert max(len(text) for _, text in memory._embed._queries) == MAX_QUERY_CHARS_EMBEDDED
+    assert await found(memory, ALICE, pasted * 2, 1) and max(len(one) for [one] in embedder.calls[-2:]) <= 2_000
+
+
+class Worded(FakeEmbedder):
+    """Texts in pieces of one word."""
+
+    def pieces(self, text: str) -> tuple[str, ...]:
+        return tuple(text.split())
+
+
+async def test_a_long_text_to_embed_goes_in_slices_of_its_pieces_and_comes_back_as_their_mean(path: Path) -> None:
+    memory = await started(FactStore(path), embedder := Worded())
+    words = [f"word{i}" for i in range(5 * EMBED_SLICE)]
+    short, long = await memory.embed_texts(["short", " ".join(words)])
+    assert [len(call) for call in embedder.calls] == [EMBED_SLICE] * 5 + [1]
+    total = FakeEmbedder().embed(words).sum(axis=0)
+    assert np.allclose(long, total / np.linalg.norm(total), atol=1e-5)
+    assert np.array_equal(short, FakeEmbedder().embed(["short"])[0])
+    await memory.aclose()
 
 
 async def test_an_embedder_that_returns_rubbish_stores_nothing(path: Path) -> None:

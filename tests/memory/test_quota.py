@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from inferscale_server import outcomes
 from inferscale_server.database import MIGRATIONS
 from inferscale_server.errors import StorageFull
 from inferscale_server.fact_rows import bytes_of
 from inferscale_server.facts import FactStore
-from inferscale_server.types import FactDraft, Owner, UserCount
-from tests.memory.fakes import FakeEmbedder
+from inferscale_server.types import FactDraft, IdempotencyKey, Owner, UserCount
+from inferscale_server.verify import verify
+from tests.memory.fakes import Clock, FakeEmbedder
 
 ALICE = Owner("local", "alice")
 BOB = Owner("local", "bob")
@@ -35,8 +37,8 @@ def store(path: Path) -> Iterator[FactStore]:
 
 
 def add(store: FactStore, owner: Owner, *drafts: FactDraft) -> list[str]:
-    outcomes = store.add(owner, drafts, FakeEmbedder().embed([draft.text for draft in drafts]))
-    return [str(outcome.id) for outcome in outcomes]
+    added = store.add(owner, drafts, FakeEmbedder().embed([draft.text for draft in drafts]))
+    return [str(outcome.id) for outcome in added]
 
 
 def counted(path: Path) -> dict[tuple[str, str], tuple[int, int]]:
@@ -110,3 +112,38 @@ def test_a_store_of_the_first_schema_is_brought_up_to_this_one(path: Path) -> No
     assert [event.text for event in store.history(ALICE, "a")] == ["tëa"]
     assert store.delete(ALICE, "a") and counted(path) == {}
     store.close()
+
+
+def rewrite(store: FactStore, fact_id: str, text: str) -> None:
+    fact = store.get(ALICE, fact_id)
+    assert fact is not None
+    new = replace(fact, text=text, updated_at=fact.updated_at + 1)
+    assert store.update(fact, new, FakeEmbedder().embed([text])[0], stale=True)
+
+
+def test_history_is_no_way_around_the_quota_and_keeps_the_newest_words(store: FactStore, path: Path) -> None:
+    store.claim_embedder("fake-16", 16)
+    ids = add(store, ALICE, FactDraft("zero"), FactDraft("one"))
+    for number in range(20):
+        for fact_id in ids:
+            rewrite(store, fact_id, f"{fact_id[:4]} {number:02} " + "x" * 100)
+    events = [event for fact_id in ids for event in store.history(ALICE, fact_id)]
+    assert len(events) == 42
+    assert 500 < sum(len(event.text or "") for event in events) < 1_000
+    assert all(store.history(ALICE, fact_id)[-1].text for fact_id in ids)
+    assert verify(path).broken == ()
+    store.delete_owner(ALICE)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT count(*) FROM history_usage").fetchone() == (0,)
+
+
+def test_only_the_newest_idempotency_keys_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcomes, "MAX_IDEMPOTENCY_KEYS", 3)
+    clock = Clock()
+    with closing(FactStore(path, clock=clock)) as store:
+        for number in range(6):
+            clock.now += 1
+            key = IdempotencyKey(f"k{number}", "digest")
+            store.add(ALICE, [FactDraft(f"fact {number}")], FakeEmbedder().embed(["x"]), key)
+        kept = [store.earlier(ALICE, IdempotencyKey(f"k{n}", "digest"), ()) is not None for n in range(6)]
+    assert kept == [False] * 3 + [True] * 3

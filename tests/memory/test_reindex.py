@@ -7,7 +7,9 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +18,10 @@ from inferscale_server.errors import ConfigError, Unavailable
 from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
-from inferscale_server.reindex import BATCH, prepare, reindex, switch
+from inferscale_server.reindex import BATCH, prepare, rebuild, reindex, switch
 from inferscale_server.types import FactChange, FactDraft, Owner
-from tests.memory.fakes import FakeEmbedder, RecordingSink
+from inferscale_server.verify import verify
+from tests.memory.fakes import FailsAfterCommit, FakeEmbedder, RecordingSink
 
 ALICE, BOB = Owner("local", "alice"), Owner("local", "bob")
 OLD, NEW = FakeEmbedder("old", 16), FakeEmbedder("new", 24)
@@ -44,6 +47,19 @@ class Failing(FakeEmbedder):
             raise Unavailable("gone")
         self.left -= 1
         return super().embed(texts)
+
+
+class Bent(FakeEmbedder):
+    """The last vector of each call is `factor` times what it should be."""
+
+    def __init__(self, name: str, dimension: int, factor: float) -> None:
+        super().__init__(name, dimension)
+        self.factor = factor
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        rows = super().embed(texts)
+        rows[-1] *= self.factor
+        return rows
 
 
 def silent(done: int, of: int) -> None:
@@ -189,6 +205,71 @@ async def test_a_switch_that_fails_leaves_the_old_embedder_in_use(path: Path) ->
     assert memory.embedder is OLD and await first(memory, "alice says 7") == "alice says 7"
     await memory.add(ALICE, [FactDraft("after all")])
     await memory.aclose()
+
+
+@pytest.mark.parametrize("bad", [np.nan, 0.0, 2.0])
+def test_a_vector_that_is_not_finite_or_not_of_length_1_is_not_kept(path: Path, bad: float) -> None:
+    store = filled(path, BATCH)
+    with pytest.raises(Unavailable, match="not finite or not of length 1"):
+        reindex(store, Bent("new", 24, bad), silent)
+    assert_embedded_with(store, OLD)
+    assert leftovers(path) == (0, 1)
+    assert reindex(store, NEW, silent) == 2 * BATCH
+    store.close()
+    assert verify(path).broken == ()
+
+
+class NoRoom(ExactIndex):
+    """Makes an index that takes no vectors, once."""
+
+    refused = False
+
+    def empty(self) -> ExactIndex:
+        if self.refused:
+            return ExactIndex()
+        self.refused = True
+        return Full()
+
+
+class Full(ExactIndex):
+    """No memory left."""
+
+    def add(self, *args: object) -> None:
+        raise MemoryError
+
+
+async def test_an_index_that_cannot_be_made_leaves_the_old_embedder_in_use_in_memory_and_in_the_store(
+    path: Path,
+) -> None:
+    filled(path, 3).close()
+    memory = MemoryService(FactStore(path), NoRoom(), OLD, RecordingSink())
+    await memory.start()
+    with pytest.raises(MemoryError):
+        await memory.reindex(NEW, silent)
+    assert memory.embedder is OLD
+    await memory.add(ALICE, [FactDraft("after all")])
+    assert verify(path).broken == () and await first(memory, "after all") == "after all"
+    assert await memory.reindex(NEW, silent) == 7
+    assert memory.embedder is NEW and verify(path).broken == ()
+    await memory.aclose()
+
+
+class FailsAfterSwitch(FailsAfterCommit):
+    """The commit of the switch is done, and reported as failed."""
+
+    def execute(self, *args: Any) -> sqlite3.Cursor:
+        FailsAfterCommit.armed |= args[0] == "DELETE FROM embedder_next"
+        return super().execute(*args)
+
+
+def test_a_switch_whose_commit_was_reported_as_failed_but_is_done_counts_as_done(path: Path) -> None:
+    filled(path, 3).close()
+    store = FactStore(path, connect=partial(sqlite3.connect, factory=FailsAfterSwitch))
+    prepare(store, NEW, silent)
+    rebuild(store, NEW, ExactIndex())
+    assert switch(store, NEW) == 6
+    assert_embedded_with(store, NEW)
+    store.close()
 
 
 async def test_closing_ends_a_reindex(path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from inferscale_server.errors import Conflict, InvalidRequest, NotFound, StorageFull, TooLarge, Unavailable
 from inferscale_server.facts import FactStore
-from inferscale_server.history import MAX_UPDATES_KEPT
-from inferscale_server.limits import MAX_METADATA_BYTES
+from inferscale_server.limits import MAX_METADATA_BYTES, MAX_UPDATES_KEPT
 from inferscale_server.memory import MemoryService
 from inferscale_server.remember import parse_change
 from inferscale_server.types import UNSET, Fact, FactChange, FactDraft, FactEvent, Owner

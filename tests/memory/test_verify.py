@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,23 @@ def test_a_file_that_is_not_there_or_no_store_is_one_line(tmp_path: Path) -> Non
     for name in ("nothing", "hello"):
         (finding,) = broken(tmp_path / name)
         assert finding.name == "file"
+
+
+def test_a_fact_may_have_the_id_of_one_that_another_user_deleted_and_of_no_living_one(path: Path) -> None:
+    with closing(FactStore(path)) as store:
+        first, second, _ = (fact.id for fact in store.oldest(ALICE, 9))
+        bobs, bobs_too = remember(store, "five", "six", owner=Owner("local", "bob"))
+        store.delete(ALICE, first)
+        fact = store.get(ALICE, second)
+        assert fact is not None
+        store.update(fact, replace(fact, text="second", updated_at=fact.updated_at + 1), None, stale=False)
+    with behind_its_back(path) as connection:
+        connection.execute("UPDATE facts SET id = ? WHERE id = ?", (first, bobs))
+    assert broken(path) == []
+    with behind_its_back(path) as connection:
+        connection.execute("UPDATE history SET fact_id = ? WHERE fact_id = ?", (bobs_too, second))
+    (finding,) = broken(path)
+    assert (finding.name, finding.reason) == ("history", "2 are of another owner")
 
 
 def test_a_newer_schema_is_one_line(path: Path) -> None:

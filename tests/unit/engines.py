@@ -225,7 +225,9 @@ def world(
         fake,
         tokenize,  # type: ignore[arg-type]
         HEADER,
-        FactSource(lambda owner: tuple(facts.get(owner, ())), vectors_of),
+        FactSource(
+            lambda owner: tuple(facts.get(owner, ())), vectors_of, count_of=lambda owner: len(facts.get(owner, ()))
+        ),
         max_model_len,
         disk=disk,
     )

@@ -14,6 +14,7 @@ from inferscale_server.command import rows_of
 from inferscale_server.encode import BATCH
 from inferscale_server.job import Job
 from inferscale_server.recipe import Recipe
+from inferscale_server.types import Owner
 
 from .builders import ALICE, BOB, fact
 from .engines import HEADER, HEADER_IDS, ISOLATED, Encoded, world
@@ -58,6 +59,29 @@ async def test_where_kv_cannot_be_used_nothing_waits_for_it() -> None:
     assert here.encoder.queued() == here.encoder.queued_of(ALICE) == here.encoder.running() == 0
     await here.encoder.drain()
     assert here.engine.requests == [] and here.catalog.rows_used == 0
+
+
+async def test_what_waits_is_counted_without_a_look_at_anybodys_facts_and_each_owner_is_looked_through_once() -> None:
+    here, looks = world(rows=20_000), []
+    owners = [Owner("local", f"user{number}") for number in range(20)]
+    rosters = here.encoder._rosters
+    look = rosters._facts_of
+    rosters._facts_of = lambda owner: looks.append(owner) or look(owner)  # type: ignore[func-returns-value]
+    for owner in owners:
+        here.add(*facts(30, owner))
+    assert here.encoder.queued() == 1 + 600 and {here.encoder.queued_of(owner) for owner in owners} == {30}
+    assert looks == []
+    await here.encoder.drain()
+    assert here.encoder.queued() == 0 and sorted(looks, key=str) == sorted(owners, key=str)
+    for owner in owners:
+        here.delete(here.facts[owner][-1])
+        here.add(fact(30, owner=owner))
+        here.catalog.drop(ChunkKey("fact", owner, here.facts[owner][7].id))
+        here.encoder.want(owner, [here.encoder.job_of(here.facts[owner][7])])
+    assert here.encoder.queued() == 40
+    await here.encoder.drain()
+    assert here.encoder.queued() == 0 and len(looks) == len(owners)
+    assert all(here.chunk(here.facts[owner][place]) for owner in owners for place in (7, 29))
 
 
 async def test_the_primer_is_computed_once_as_its_own_facts_and_injected_for_all_others() -> None:
@@ -312,7 +336,7 @@ async def test_deletes_outside_the_primer_do_not_look_through_the_owners_facts()
     assert looks == [] and len(here.catalog.of(ALICE)) == 3  # the primer's
     here.delete(all_facts[0])
     await here.encoder.drain()
-    assert looks != [] and all(here.chunk(each) for each in all_facts[1:3])
+    assert looks == [] and all(here.chunk(each) for each in all_facts[1:3])
 
 
 async def test_one_owners_delete_leaves_the_others_kv() -> None:

@@ -21,6 +21,7 @@ from inferscale_server.cli import (
     doctor,
     gc,
     keys,
+    look,
     mcp,
     memories,
     reindex,
@@ -57,6 +58,7 @@ chat.register(app)
 mcp.register(app)
 app.add_typer(memories.app, name="memories")
 app.add_typer(keys.app, name="keys")
+look.register(app)
 demo.register(app)
 doctor.register(app)
 verify.register(app)

@@ -78,11 +78,12 @@ class Way:
 def reach(data_dir: Path | None, config: Path | None, url: str | None, api_key: str | None) -> Iterator[Way]:
     """The data folder, held for as long as the block lasts, or the server that holds it.
 
-    Raises ConfigError, and DataFolderError when there is no folder or something else than a server holds it.
+    Raises ConfigError, and DataFolderError when there is no folder or something else than a server holds it, or when a
+    server with another data folder holds the facts.
     """
     from inferscale_server.config import load_config
     from inferscale_server.data_folder import DataFolder
-    from inferscale_server.errors import DataFolderError
+    from inferscale_server.errors import DataFolderError, FactsInUse
 
     settings = load_config({"data_dir": data_dir}, file=config)
     if url is not None:
@@ -91,7 +92,9 @@ def reach(data_dir: Path | None, config: Path | None, url: str | None, api_key: 
     if not settings.facts_path.is_file():
         raise DataFolderError(f"there is no fact store {settings.facts_path}")
     try:
-        folder = DataFolder.hold(settings.data_path)
+        folder = DataFolder.hold(settings.data_path, facts=settings.facts_path)
+    except FactsInUse:
+        raise
     except DataFolderError:
         holder = DataFolder.holder(settings.data_path)
         if holder is None or holder.url is None:

@@ -80,6 +80,7 @@ def add(
     agent_id: OfAgentOption = None,
     run_id: OfRunOption = None,
     wait: WaitOption = False,
+    idempotency_key: Annotated[str | None, typer.Option("--idempotency-key", help="Makes a repeat safe.")] = None,
     as_json: JsonOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
@@ -97,6 +98,7 @@ def add(
             expires_at=expiry(expires),
             agent_id=agent_id,
             run_id=run_id,
+            idempotency_key=idempotency_key,
         )
         if wait:
             wait_encoded(client, user)
@@ -212,6 +214,13 @@ def history(
     """Show what happened to one fact, oldest first; of a deleted one not what it said."""
     with connect(url, api_key) as client:
         show(client.memories.history(fact_id, user=user), ("at", "event", "text", "metadata"), as_json)
+
+
+@app.command()
+def footprint(user: UserOption, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
+    """Show what a user's memory takes: facts, tokens, bytes in each tier, and how many facts wait for their KV."""
+    with connect(url, api_key) as client:
+        show([client.footprint(user)], ("facts", "tokens", "queued", "bytes"), as_json)
 
 
 @app.command()

@@ -36,7 +36,8 @@ def restore(
 
     settings = load_config({"data_dir": data_dir}, file=config)
     derived = (settings.data_path / KV_FOLDER,)
-    with DataFolder.hold(settings.data_path), folder.progress("restore") as tell:
+    held = DataFolder.hold(settings.data_path, facts=settings.facts_path)
+    with held, folder.progress("restore") as tell:
         done = put_in_place(file.expanduser(), settings.facts_path, derived, force=force, tell=tell)
     kept = None if done.kept is None else str(done.kept)
     answer = {"facts": done.facts, "replaced_facts": done.replaced_facts, "kept": kept}

@@ -57,6 +57,7 @@ HELP = {
     "max_facts_per_user": "Facts that one user can have.",
     "max_bytes_per_user": "Bytes of text and metadata that one user can have.",
     "max_requests_per_user": "Requests that one user can have in flight.",
+    "access_log": "A line in the log for each request: route, status, time, request id, key id; no user and no text.",
     "verbose": "vLLM's log on the terminal and not in DATA_DIR/logs/engine.log; so does VLLM_LOGGING_LEVEL.",
 }
 """A line for each field except the model, which is an argument."""

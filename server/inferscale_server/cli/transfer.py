@@ -82,7 +82,8 @@ def import_(
     if as_json:
         print(result.model_dump_json())
     else:
-        print(f"{result.imported} imported, {result.duplicates} duplicates, {len(result.failed)} failed")
+        renamed = f", {result.new_ids} of them with a new id" if result.new_ids else ""
+        print(f"{result.imported} imported{renamed}, {result.duplicates} duplicates, {len(result.failed)} failed")
         for one in result.failed:
             print(f"line {one.line}: {one.reason}", file=sys.stderr)
     if result.failed:

@@ -24,12 +24,15 @@ from inferscale_server.edge.query import owner_of
 from inferscale_server.edge.routes import MemoryRoute
 from inferscale_server.edge.scoring import ScoreAsk, Scorer, ScoreWire
 from inferscale_server.edge.wire import Wire, parse_body
-from inferscale_server.errors import Forbidden, InvalidRequest, Unavailable
+from inferscale_server.errors import Forbidden, InvalidRequest, RequestError, StoreCorrupt, Unavailable
 from inferscale_server.upkeep import Upkeep
 from inferscale_server.verify import show_verdict
 
 PREFIX = "/v1/inferscale/admin"
 MAX_PATH_CHARS = 4_096
+PROXIED = frozenset({"forwarded", "via", "x-real-ip"})
+FORWARDED = "x-forwarded-"
+"""Headers that say that a request was passed on."""
 
 
 class BackUp(Wire):
@@ -55,6 +58,12 @@ class Nothing(Wire):
     """The body of a command without options."""
 
 
+class Unsound(RequestError):
+    """The server's own store does not check out: 500, since nothing that the caller could write would help."""
+
+    default_code = "store_corrupt"
+
+
 class AdminRoutes:
     """The handlers. `upkeep` and `scorer` are asked at each request: None until the server has started."""
 
@@ -63,10 +72,13 @@ class AdminRoutes:
         self._scorer = scorer
 
     async def back_up(self, request: Request) -> Response:
-        """POST …/backup: 200 once the file is on the disk."""
+        """POST …/backup: 200 once the file is on the disk. Raises Unsound for a store that does not check out."""
         upkeep = self._admitted(request)
         body = parse_body(BackUp, await load_object(await request.body()))
-        written = await upkeep.back_up(_absolute(body.path), force=body.force)
+        try:
+            written = await upkeep.back_up(_absolute(body.path), force=body.force)
+        except StoreCorrupt as error:
+            raise Unsound(str(error)) from error
         return JSONResponse({"path": str(written.path), "facts": written.facts, "bytes": written.bytes})
 
     async def verify(self, request: Request) -> Response:
@@ -127,9 +139,12 @@ def build_admin_router(
 def require_operator(request: Request) -> None:
     """Raise Forbidden unless the caller has the role admin and calls from this machine, by one of its own names.
 
-    These routes act on the whole store and write files here, and a key speaks for one tenant only.
+    These routes act on the whole store and write files here, and a key speaks for one tenant only. What a proxy on
+    this machine passes on comes from here too: it is known by the headers that proxies add.
     """
     identity_of(request).require("admin")
+    if any(name in PROXIED or name.startswith(FORWARDED) for name in request.headers):
+        raise Forbidden("admin routes are for the server's own machine, not through a proxy", code="not_local")
     if not (is_local(request.scope) and host_of(request.scope) in LOOPBACK):
         raise Forbidden("admin routes are for the server's own machine", code="not_local")
 

@@ -23,7 +23,7 @@ PARSE_IN_THREAD_BYTES = 256 * 1024
 """Bodies above this are parsed in a thread: tens of milliseconds would stall every stream of the loop."""
 
 DISCARD_BYTES = 16 * MAX_BODY_BYTES
-DISCARD_SECONDS = 5.0
+DISCARD_SECONDS = 1.0
 DISCARD_IDLE_SECONDS = 0.5
 """How much of a refused body is read on, and how long a pause in it is waited for. A client cut off while it sends sees
 a reset connection, not the answer; one that sends nothing is answered at once."""

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from inferscale_server.edge.access_log import AccessLine
 from inferscale_server.edge.allowlist import ALLOWED, METRICS, STREAMED, AllowedRoute, AllowList, MethodNotAllowed
 from inferscale_server.edge.answers import error_response, unexpected_response
 from inferscale_server.edge.auth import Access
@@ -61,13 +62,23 @@ class Guard:
             await self._app(scope, receive, send)
 
     async def _guard_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Name the request, admit it or say why not, run the app."""
+        """Name the request, answer it, and leave a line."""
         request_id = _request_id(scope)
         answer = Reply(send, request_id)
+        line = AccessLine(scope["method"], request_id)
+        try:
+            await self._answer(scope, receive, answer, line)
+        finally:
+            line.write(answer.status)
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: Reply, line: AccessLine) -> None:
+        """Admit the request or say why not, run the app."""
         incoming = IncomingBody(receive)
         try:
             route = self._admit(scope)
-            scope = self._identified(route, _with_request_id(scope, request_id))
+            line.template = route.template
+            scope = self._identified(route, _with_request_id(scope, answer.request_id))
+            line.key_id = _key_id(scope)
             fields: Mapping[str, object] = {}
             if scope["method"] in WITH_BODY and route.template not in STREAMED:
                 body = await read_json_body(scope, incoming.receive)
@@ -151,6 +162,11 @@ def _named_users(route: AllowedRoute, scope: Scope, fields: Mapping[str, object]
     for user in (*named, *(value for name, value in query if name == "user_id")):
         if isinstance(user, str):
             yield user
+
+
+def _key_id(scope: Scope) -> str | None:
+    identity = scope.get("state", {}).get("identity")
+    return identity.key_id if isinstance(identity, Identity) else None
 
 
 def _freshen(scope: Scope) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from inferscale_server.errors import Conflict, InvalidRequest
+from inferscale_server.limits import MAX_IDEMPOTENCY_KEY_CHARS
 from inferscale_server.types import IdempotencyKey, Owner
 
 Outcome = TypeVar("Outcome")
@@ -23,7 +24,7 @@ Outcome = TypeVar("Outcome")
 KEYS_PER_OWNER = 16
 OWNERS = 1_024
 
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_IDEMPOTENCY_KEY_CHARS}}}")
 
 
 def parse_key(header: str | None, body: bytes) -> IdempotencyKey | None:
@@ -31,7 +32,8 @@ def parse_key(header: str | None, body: bytes) -> IdempotencyKey | None:
     if header is None:
         return None
     if not _KEY.fullmatch(header):
-        raise InvalidRequest("the header must be 1 to 255 printable ASCII characters", param="Idempotency-Key")
+        message = f"the header must be 1 to {MAX_IDEMPOTENCY_KEY_CHARS} printable ASCII characters"
+        raise InvalidRequest(message, param="Idempotency-Key")
     return IdempotencyKey(header, hashlib.sha256(body).hexdigest())
 
 

@@ -16,11 +16,12 @@ MAX_HELD_BYTES = 64 * 1024
 
 
 class Reply:
-    """Wraps `send` for one request. `started` says whether the response has begun."""
+    """Wraps `send` for one request. `started` says whether the response has begun, `status` what it said then."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self.request_id = request_id
         self.started = False
+        self.status: int | None = None
         self._send = send
         self._held: Message | None = None
         self._body = b""
@@ -39,6 +40,7 @@ class Reply:
 
     async def _forward(self, message: Message) -> None:
         self.started = True
+        self.status = message.get("status", self.status)
         await self._send(message)
 
     def _named(self, message: Message) -> Message:

@@ -53,6 +53,7 @@ class Import:
     owner: Owner
     imported: int = 0
     duplicates: int = 0
+    new_ids: int = 0
     failed: list[Shown] = field(default_factory=list)
     _batch: list[_Numbered] = field(default_factory=list)
     _blank: int = 0
@@ -75,7 +76,7 @@ class Import:
         if not batch:
             return
         try:
-            outcomes = await self.memory.import_facts(self.owner, [one.fact for one in batch])
+            outcomes = await self.memory.add(self.owner, [one.fact for one in batch])
         except RequestError as error:
             raise self._broken_off(error, batch[0].line) from error
         for one, outcome in zip(batch, outcomes, strict=True):
@@ -85,11 +86,13 @@ class Import:
                 self.duplicates += 1
             else:
                 self.imported += 1
+                self.new_ids += outcome.reason is not None
 
     def shown(self) -> Shown:
         """What became of it, as JSON."""
         self.failed.sort(key=lambda one: int(str(one["line"])))
-        return {"imported": self.imported, "duplicates": self.duplicates, "failed": self.failed}
+        renamed: Shown = {"new_ids": self.new_ids} if self.new_ids else {}
+        return {"imported": self.imported, "duplicates": self.duplicates, "failed": self.failed, **renamed}
 
     def _skip(self, line: int) -> None:
         self._blank += 1

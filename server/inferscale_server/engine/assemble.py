@@ -69,7 +69,7 @@ async def assemble(
     header = header_job_of(LOCAL_TENANT, header_ids or ())
     max_model_len = vllm_config.model_config.max_model_len
     disk = await _open_disk(config, door, catalog, memory, metrics, ranks, support.cold_bytes_per_row)
-    source = FactSource(memory.facts, memory.vectors, wording)
+    source = FactSource(memory.facts, memory.vectors, wording, memory.count)
     listeners = Listeners(metrics.encoded, metrics.encode_tokens)
     encoder = Encoder(catalog, recipe, door, tokenize, header, source, max_model_len, listeners, disk)
     host = _host_tier(catalog, vllm_config, door)

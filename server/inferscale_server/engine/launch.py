@@ -84,7 +84,7 @@ def checked_start(config: ServerConfig, vllm_args: Sequence[str]) -> Iterator[Da
     Raises StartupError for what is known to fail without vLLM, which takes long to import and longer to load.
     """
     check_port(config.host, config.port)
-    with DataFolder.hold(config.data_path) as folder:
+    with DataFolder.hold(config.data_path, facts=config.facts_path) as folder:
         check_stores(config)
         check_access(config)
         refuse_named(vllm_args, os.environ)

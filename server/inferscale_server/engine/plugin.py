@@ -28,6 +28,7 @@ from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_jso
 from inferscale_server.brain import Brain
 from inferscale_server.config import ServerConfig
 from inferscale_server.data_folder import DataFolder
+from inferscale_server.edge.access_log import open_log
 from inferscale_server.edge.admin import build_admin_router
 from inferscale_server.edge.answers import error_response
 from inferscale_server.edge.auth import Access, Closed
@@ -96,15 +97,18 @@ class InferScalePlugin:
         secret = bytes.fromhex(engine_client.vllm_config.kv_transfer_config.kv_connector_extra_config["secret"])
         door = EngineDoor(engine_client, secret, lambda: self._salt_of(None))
         args.engine_processes = multiprocessing.active_children()  # their exit codes say how an engine died
-        folder = getattr(args, "data_folder", None) or DataFolder.hold(config.data_path)
+        folder = getattr(args, "data_folder", None) or DataFolder.hold(config.data_path, facts=config.facts_path)
         slot = f"slot-{secrets.token_hex(16)}"
         brain, framer = await assemble(config, engine_client, state, door, slot, folder)
         self._brain = brain
         state.access = access
+        if config.access_log:
+            open_log()
         report = getattr(args, "start_report", None)
         if access.needs_keys:
             tell = (lambda said: None) if report is None else report.say
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: tell(access.reload()))
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, lambda: tell(access.reload())))
         door.install()
         model = engine_client.vllm_config.model_config
         self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, model.max_model_len)
