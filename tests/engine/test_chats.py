@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from .conftest import MAX_LEN
 from .live import LiveServer, assert_same
 
 USERS, CHATS = 8, 4
@@ -137,3 +140,27 @@ async def test_an_answer_that_ends_on_a_stop_string_reports_its_injection(server
     assert stopped.choice["finish_reason"] == "stop" and len(stopped.text) < len(whole.text)
     assert stopped.told["injected_tokens"] == whole.told["injected_tokens"] > 0
     assert server.brain.salts._retired == retired
+
+
+@pytest.mark.parametrize("short_of_full", [0, 20, 60])
+async def test_a_prompt_that_fits_by_itself_is_answered_when_memory_has_no_room(
+    server: LiveServer, short_of_full: int
+) -> None:
+    await server.remember("crowded", "The spare key lies under the third flower pot.")
+    empty = await server.chat(None, "a", max_tokens=8)
+    words = MAX_LEN - 8 - short_of_full - empty.prompt_tokens
+    question = "a" + " a" * words
+    alone = await server.chat(None, question, max_tokens=8)
+    assert alone.prompt_tokens == MAX_LEN - 8 - short_of_full
+    for mode in ("kv", "text"):
+        answer = await server.chat("crowded", question, mode=mode, max_tokens=8)
+        assert (answer.told["mode"], answer.told["reason"], answer.told["facts"]) == ("off", "no_room", [])
+        assert answer.prompt_ids == alone.prompt_ids
+
+
+async def test_memory_that_is_message_text_leaves_room_for_the_question(server: LiveServer) -> None:
+    contexts = [server.words(300, seed=number) for number in range(9)]
+    answer = await server.chat("message-text", "Who?", context=contexts, echo=True, max_tokens=8)
+    assert (answer.told["mode"], answer.told["reason"]) == ("text", "not_plain_text")
+    assert 300 < answer.told["memory_tokens"] == answer.told["kv_source"]["text"] < MAX_LEN
+    assert answer.prompt_tokens < MAX_LEN - 8

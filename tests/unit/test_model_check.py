@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from inferscale_server.config import ServerConfig
 from inferscale_server.engine.model_check import check_model
 from inferscale_server.errors import ModelUnavailable
 
@@ -35,3 +36,13 @@ def test_an_unknown_hub_id_is_refused_at_once_when_offline(monkeypatch: pytest.M
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ModelUnavailable, match=r"acme/none-such .* HF_HUB_OFFLINE"):
         check_model("acme/none-such", ())
+
+
+@pytest.mark.engine
+def test_an_architecture_that_vllm_does_not_know_is_one_line(tmp_path: Path) -> None:
+    from inferscale_server.engine.launch import build_args
+
+    folder = model(tmp_path, '{"architectures": ["NoSuchModel"], "model_type": "llama"}')
+    with pytest.raises(ModelUnavailable, match="NoSuchModel") as refused:
+        build_args(ServerConfig(data_dir=tmp_path / "data"), folder, [])
+    assert "\n" not in str(refused.value) and not (tmp_path / "data").exists()

@@ -20,7 +20,7 @@ from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.sse_keep_alive import with_sse_keep_alive
-from vllm.exceptions import GenerationError
+from vllm.exceptions import GenerationError, VLLMValidationError
 
 from inferscale_server.brain import Brain
 from inferscale_server.command import Command
@@ -31,7 +31,7 @@ from inferscale_server.engine.framing import Framer, last_user_text
 from inferscale_server.engine.heard import Heard, heard
 from inferscale_server.engine.turn import Turn, provenance
 from inferscale_server.errors import Unavailable
-from inferscale_server.plan import Frame, MemoryLine, MemoryPlan, without_injection
+from inferscale_server.plan import Frame, MemoryPlan, without_injection
 from inferscale_server.recall import Recollection
 from inferscale_server.seat import plain_text
 from inferscale_server.session_notes import Said
@@ -44,6 +44,8 @@ Asked: TypeAlias = ChatCompletionRequest | ResponsesRequest
 
 ANSWER_ROOM = 256
 """Tokens kept free for the answer when the client names no maximum."""
+TEMPLATE_TOKENS = 128
+"""Room for a chat template's own words and the intro, where they are not counted."""
 
 
 class ClosingStream(StreamingResponse):
@@ -135,10 +137,13 @@ class ChatDesk:
         if ask.session_id is not None:
             return await self._in_session(request, ask, spoken)
         query = last_user_text(messages)
-        found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
-            self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context, ask.where),
-            self._frame(request),
-        )
+        try:
+            found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
+                self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context, ask.where),
+                self._frame(request),
+            )
+        except VLLMValidationError:  # too long with the words around a memory; vLLM judges the request by itself
+            return self._without_memory(request, ask, spoken, "no_room")
         if found.empty:
             return self._without_memory(request, ask, spoken, "nothing_remembered", found)
         if frame is None:
@@ -158,6 +163,8 @@ class ChatDesk:
         brain = self._brain
         asked = (found, frame, ask.mode, self._room(request, frame), self._refusal(request))
         planned = await staged_plan(brain.recall, brain.stager, *asked)
+        if not planned.plan.lines:
+            return self._without_memory(request, ask, spoken, "no_room", found)
         timings_ms = _timings(found, planned.plan_ms, planned.stage_ms)
         turn = self._turn(request, ask, spoken, planned.plan, timings_ms)
         turn.staged = planned.staged
@@ -183,7 +190,10 @@ class ChatDesk:
         async def frame_of(notes: Mapping[int, str]) -> Frame | None:
             return await self._frame(self._noted(request, notes))
 
-        served = await self._brain.session_recall.turn(asked, frame_of, lambda frame: self._room(request, frame))
+        try:
+            served = await self._brain.session_recall.turn(asked, frame_of, lambda frame: self._room(request, frame))
+        except VLLMValidationError:
+            return self._without_memory(request, ask, spoken, "no_room")
         if served.found.empty and served.plan is None:
             return self._without_memory(request, ask, spoken, "nothing_remembered", served.found)
         if served.plan is None or served.told is None:
@@ -214,19 +224,25 @@ class ChatDesk:
         return request.model_copy(update={"kv_transfer_params": params | {"prompt_token_ids": list(plan.prompt_ids)}})
 
     def _in_messages(self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection) -> Turn:
-        """Memory as message text, for requests that cannot be framed in tokens."""
+        """Memory as message text, for requests that cannot be framed in tokens; as much as fits, like in a frame."""
+        lines = self._brain.recall.lines(found, self._room_beside(request))
+        if not lines:
+            return self._without_memory(request, ask, spoken, "no_room", found)
         harmless, line_of = self._brain.tokenize.harmless, self._brain.recall.wording.line
-        lines = [MemoryLine(None, text, None, (), None) for text in found.context]
-        lines = [MemoryLine(h.fact.id, h.fact.text, h.score, (), None) for h in reversed(found.hits)] + lines
         by_id = {hit.fact.id: hit.fact for hit in found.hits}
-        facts = [by_id.get(line.name) if line.name else None for line in lines]
-        text = "".join(
-            harmless(line_of(line.text) if fact is None else line_of(fact.text, fact.speaker, fact.occurred_at))
-            for line, fact in zip(lines, facts, strict=True)
-        )
+        text = ""
+        for line in reversed(lines):  # best last
+            fact = None if line.name is None else by_id[line.name]
+            text += harmless(line_of(line.text) if fact is None else line_of(fact.text, fact.speaker, fact.occurred_at))
         turn = Turn(ask, "text", "not_plain_text", self._told(request, text), Flight(self._salt(ask)), spoken)
-        turn.shown, turn.timings_ms = tuple(lines), _timings(found)
+        turn.shown, turn.timings_ms = tuple(reversed(lines)), _timings(found)
         return turn
+
+    def _room_beside(self, request: Asked) -> int:
+        """Tokens of memory that fit beside the messages' text and the template; what media take, vLLM alone knows."""
+        said = sum(len(self._brain.tokenize(plain_text(one.get("content")))) for one in self._messages(request))
+        whole = getattr(request, "truncate_prompt_tokens", None) or self._max_model_len
+        return min(whole, self._max_model_len - self._answer_room(request)) - said - TEMPLATE_TOKENS
 
     def _as_text(self, turn: Turn, request: Asked) -> Turn:
         """The same prompt without injection, after the injection failed."""

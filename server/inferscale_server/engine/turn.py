@@ -71,7 +71,7 @@ def _shown(turn: Turn, injected: int) -> dict[str, Any]:
         "facts": [_fact(line, turn.ask.include_text) for line in _best_first(turn.shown)],
         "injected_tokens": injected,
         "prefilled_tokens": flight.prefilled_tokens,
-        "memory_tokens": 0 if plan is None else plan.memory_tokens,
+        "memory_tokens": _shown_tokens(turn) if plan is None else plan.memory_tokens,
         "frame_tokens": 0 if plan is None else len(plan.prompt_ids) - plan.memory_tokens,
         "kv_source": _source(turn, injected),
         "timings_ms": {**turn.timings_ms, "ttft": flight.first_token_ms},
@@ -106,10 +106,15 @@ def _told(session: SessionTold) -> dict[str, Any]:
     }
 
 
+def _shown_tokens(turn: Turn) -> int:
+    """Tokens of memory that stands in a message."""
+    return sum(len(line.token_ids) for line in turn.shown)
+
+
 def _source(turn: Turn, injected: int) -> dict[str, int]:
     """Tokens by where their KV was when the chat came; text: memory that was computed."""
     if turn.plan is None:
-        return {"device": 0, "host": 0, "disk": 0, "text": 0}
+        return {"device": 0, "host": 0, "disk": 0, "text": _shown_tokens(turn)}
     tiers = [(turn.staged.get(chunk.stamp), len(chunk.token_ids)) for chunk in turn.plan.chunks]
     host, disk = (sum(tokens for tier, tokens in tiers if tier == name) for name in ("host", "disk"))
     memory_injected = max(injected - turn.plan.header_tokens, 0)
