@@ -163,6 +163,10 @@ class AsyncInferScaleClient:
         """What the user's memory takes: facts, tokens, bytes per tier. Raises APIError; ValueError for a bad user."""
         return await self._transport.call(_memory_calls.footprint(user))
 
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Vectors of texts by the embedder that finds facts, of length 1. Raises APIError; TypeError for one string."""
+        return await self._transport.call(_memory_calls.embed(texts))
+
     async def status(self) -> Status:
         """What the server says about itself: model, fingerprint, gate, tiers. Raises APIError."""
         return await self._transport.call(_memory_calls.status())

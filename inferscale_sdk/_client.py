@@ -161,6 +161,10 @@ class InferScaleClient:
         """What the user's memory takes: facts, tokens, bytes per tier. Raises APIError; ValueError for a bad user."""
         return self._transport.call(_memory_calls.footprint(user))
 
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """Vectors of texts by the embedder that finds facts, of length 1. Raises APIError; TypeError for one string."""
+        return self._transport.call(_memory_calls.embed(texts))
+
     def status(self) -> Status:
         """What the server says about itself: model, fingerprint, gate, tiers. Raises APIError."""
         return self._transport.call(_memory_calls.status())

@@ -18,6 +18,7 @@ from inferscale_sdk._chat import as_list
 from inferscale_sdk._memory_models import (
     AddResult,
     DeleteResult,
+    Embeddings,
     Fact,
     FactHistory,
     FactSlice,
@@ -208,6 +209,22 @@ def footprint(user: str) -> Call[Footprint]:
 def status() -> Call[Status]:
     """What the server says about itself."""
     return Call(_request.get("/v1/inferscale/status"), reader(Status))
+
+
+def embed(texts: Sequence[str]) -> Call[list[list[float]]]:
+    """Vectors of texts, by the server's embedder. Raises TypeError for one string in place of a list."""
+    if isinstance(texts, str):
+        raise TypeError("texts must be a list of strings, not one string")
+    body = _request.encode({"input": list(texts)})
+    route, headers = "/v1/embeddings", {"content-type": "application/json"}
+    request = _request.Request(
+        "POST", route, route, headers=headers, body=body, default_timeout_s=_request.LONG_TIMEOUT_S
+    )
+
+    def rows(reply: Reply) -> list[list[float]]:
+        return [one.embedding for one in parse_reply(Embeddings, reply).data]
+
+    return Call(request, rows)
 
 
 def ready() -> Call[None]:

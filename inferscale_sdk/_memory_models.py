@@ -178,6 +178,19 @@ class Footprint(Wire):
     bytes: dict[str, int] = Field(default_factory=dict)
 
 
+class Embedding(Wire):
+    """One text's vector, of length 1."""
+
+    embedding: list[float]
+
+
+class Embeddings(Wire):
+    """Vectors in the order of their texts; `model` names the embedder."""
+
+    data: list[Embedding]
+    model: str | None = None
+
+
 class Status(Wire):
     """What a server says about itself. Fields that are not named here are kept as attributes."""
 
