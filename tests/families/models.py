@@ -118,16 +118,18 @@ def _bloom() -> Any:
 def _deepseek() -> Any:
     from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
 
-    latent = {"kv_lora_rank": 64, "q_lora_rank": None, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+    heads = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 64, "v_head_dim": 32}
+    latent = {"kv_lora_rank": 512, "q_lora_rank": None, **heads}  # vLLM's kernels take this size alone
     dense = {"first_k_dense_replace": 3, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     return DeepseekV2ForCausalLM(DeepseekV2Config(**_shape(num_key_value_heads=4), **latent, **dense))
 
 
-def _bamba() -> Any:
-    from transformers import BambaConfig, BambaForCausalLM
+def _jamba() -> Any:
+    from transformers import JambaConfig, JambaForCausalLM
 
-    states = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_d_state": 16, "mamba_chunk_size": 64}
-    return BambaForCausalLM(BambaConfig(**_shape(), attn_layer_indices=[1], **states))
+    states = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 8, "use_mamba_kernels": False}
+    layers = {"attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 1, "num_experts_per_tok": 1}
+    return JambaForCausalLM(JambaConfig(**_shape(), **layers, **states))
 
 
 _ENDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
@@ -152,7 +154,7 @@ FAMILIES = {
     "stablelm": Family(_stablelm),
 }
 
-TEXT_FAMILIES = {"bloom": Family(_bloom), "deepseek": Family(_deepseek), "bamba": Family(_bamba)}
+TEXT_FAMILIES = {"bloom": Family(_bloom), "deepseek": Family(_deepseek), "jamba": Family(_jamba)}
 """Their memory is served as text: ALiBi, a compressed cache, running states."""
 
 

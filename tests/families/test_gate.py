@@ -233,6 +233,13 @@ async def test_a_quality_that_could_not_be_measured_is_measured_at_the_next_star
     assert (await World(tmp_path, SmallEngine()).judge()).quality == whole.quality
 
 
+async def test_an_engine_that_would_die_of_scoring_is_not_asked_to(tmp_path: Path) -> None:
+    world = World(tmp_path, SmallEngine())
+    gate = replace(world.gate, traits=replace(TRAITS, scores=False))
+    verdict = await gate.judge(await world.header())
+    assert verdict.reasons == [] and verdict.quality is None
+
+
 def test_facts_that_answer_worse_injected_than_not_at_all_turn_the_gate_red() -> None:
     off, text, worse = [[-2.0]] * 8, [[-1.0]] * 8, [[-3.0]] * 8
     (reason,) = Verdict(probes=(), quality=quality_of(off, text, worse, worse)).reasons

@@ -84,6 +84,8 @@ class Gate:
 
     async def _quality(self, rows: ProbeRows, header: Chunk) -> Quality | None:
         """None where it cannot be measured, such as in too small a slab; the exact probes have passed."""
+        if not self.traits.scores:
+            return None
         try:
             return await probe_quality(self.door, rows, header, self.words, self.frame_of, self.behind)
         except Exception as error:  # a server without a tail is better than none

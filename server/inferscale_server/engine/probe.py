@@ -38,13 +38,15 @@ KV_TOLERANCE_ELSE = 0.1
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
     """What the probes must know of the engine. `dtype` is the model's; `quantised`: its cache or the slab rounds
-    further, so that a difference far below the dtype's own can become one of their steps."""
+    further, so that a difference far below the dtype's own can become one of their steps; `scores`: it survives being
+    asked for a prompt's probabilities (vLLM's CPU build does not with LoRA switched on)."""
 
     dtype: str
     block_size: int
     max_model_len: int
     prefix_caching: bool
     quantised: bool = False
+    scores: bool = True
 
     @property
     def answer_tolerance(self) -> float:

@@ -103,6 +103,7 @@ def traits_of(vllm_config: Any) -> EngineTraits:
         block_size=cache.block_size,
         max_model_len=model.max_model_len,
         prefix_caching=bool(cache.enable_prefix_caching),
+        scores=vllm_config.lora_config is None or torch.cuda.is_available(),
         quantised=cache.cache_dtype not in ("auto", dtype) or not codecs_of(vllm_config).endswith("/none"),
     )
 
