@@ -124,12 +124,11 @@ def _deepseek() -> Any:
     return DeepseekV2ForCausalLM(DeepseekV2Config(**_shape(num_key_value_heads=4), **latent, **dense))
 
 
-def _jamba() -> Any:
-    from transformers import JambaConfig, JambaForCausalLM
+def _falcon_h1() -> Any:
+    from transformers import FalconH1Config, FalconH1ForCausalLM
 
-    states = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 8, "use_mamba_kernels": False}
-    layers = {"attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 1, "num_experts_per_tok": 1}
-    return JambaForCausalLM(JambaConfig(**_shape(), **layers, **states))
+    states = {"mamba_d_ssm": 256, "mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_chunk_size": 64}
+    return FalconH1ForCausalLM(FalconH1Config(**_shape(), **states))
 
 
 _ENDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
@@ -154,7 +153,7 @@ FAMILIES = {
     "stablelm": Family(_stablelm),
 }
 
-TEXT_FAMILIES = {"bloom": Family(_bloom), "deepseek": Family(_deepseek), "jamba": Family(_jamba)}
+TEXT_FAMILIES = {"bloom": Family(_bloom), "deepseek": Family(_deepseek), "falcon-h1": Family(_falcon_h1)}
 """Their memory is served as text: ALiBi, a compressed cache, running states."""
 
 

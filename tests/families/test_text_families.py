@@ -8,7 +8,7 @@ from tests.engine.live import LiveServer
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.parametrize("server", ["bloom", "deepseek", "jamba"], indirect=True, scope="module"),
+    pytest.mark.parametrize("server", ["bloom", "deepseek", "falcon-h1"], indirect=True, scope="module"),
 ]
 REASONS = ("ALiBi", "MLA", "state")
 
