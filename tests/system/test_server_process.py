@@ -178,7 +178,7 @@ def test_R8_sigterm_ends_it_cleanly_and_a_restart_knows_everything(tmp_path: Pat
         assert (reply.mode, reply.text) == ("kv", before) and results["stored"] >= 2 and "loaded" not in results
 
 
-KILLS, SEED = 5, 20_261_130
+KILLS, SEED, MOST_ADDS = 5, 20_261_130, 100
 
 
 @pytest.mark.long
@@ -209,7 +209,8 @@ def add_until_gone(url: str, round_: int, thread: int) -> list[str]:
     """Facts that the server acknowledged before it was no more."""
     kept: list[str] = []
     with InferScaleClient(base_url=url, max_retries=0) as client:
-        for number in range(10_000):
+        for number in range(MOST_ADDS):
+            time.sleep(0.1)  # so that some are still to come when the server is killed, and few are to be encoded after
             text = f"In round {round_} thread {thread} said number {number}."
             try:
                 client.memories.add("kept", facts=[text])
