@@ -75,6 +75,7 @@ class Recall:
     ) -> Recollection:
         """The owner's facts nearest to the query, of those that `where` matches. Raises Unavailable when embedding
         fails."""
+        await self._read_context(owner, context)
         if not query.strip() or self.memory.count(owner) == 0:
             return Recollection(owner, (), tuple(context))
         started = perf_counter()
@@ -86,16 +87,6 @@ class Recall:
     def text_s(self, tokens: int) -> float | None:
         """Seconds that computing so many tokens takes; None before that was measured."""
         return None if self.costs is None else 1e-3 * self.costs.prefill.ms(tokens)
-
-    async def read_context(self, found: Recollection) -> None:
-        """Tokenize long texts of a caller beforehand: others have the event loop between two of them."""
-        if sum(map(len, found.context)) < LONG_CONTEXT_CHARS:
-            return
-        for text in found.context:
-            line = self.wording.line(text)
-            if not self.tokenize.knows(line, found.owner):
-                self.tokenize(line, found.owner)
-                await asyncio.sleep(0)
 
     def lines(self, found: Recollection, room_tokens: int) -> tuple[MemoryLine, ...]:
         """What of this goes into the prompt, best first, with what lies in the slab now; at most `room_tokens`.
@@ -157,6 +148,16 @@ class Recall:
         if mode == "auto" and plan.mode == "kv" and self.costs is not None:
             return cheaper(plan, self.costs, len(frame.before))
         return plan
+
+    async def _read_context(self, owner: Owner, context: Sequence[str]) -> None:
+        """Tokenize long texts of a caller beforehand: others have the event loop between two of them."""
+        if sum(map(len, context)) < LONG_CONTEXT_CHARS:
+            return
+        for text in context:
+            line = self.wording.line(text)
+            if not self.tokenize.knows(line, owner):
+                self.tokenize(line, owner)
+                await asyncio.sleep(0)
 
     def _refusal(self, refusal: str | None) -> str | None:
         return refusal or ("unsupported_model" if self.kv_refusals else None)

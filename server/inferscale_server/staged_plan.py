@@ -38,7 +38,6 @@ async def staged_plan(
 
     Text that is cheaper than KV with its staging evicts nobody: what is cold stays where it is.
     """
-    await recall.read_context(found)
     started = perf_counter()
     staged: Mapping[int, ColdTier] = {}
     stage_s = 0.0

@@ -27,13 +27,19 @@ class Held(ExactAnn):
         super().add(ids, vectors)
 
 
-def test_what_happens_while_a_graph_is_built_is_not_lost() -> None:
+def building() -> tuple[GrowingIndex, ExactIndex]:
+    """An index whose graph is being built until `Held.go`, and its exact twin, with the same sixty facts."""
     Held.go.clear()
     Held.began.clear()
     index, twin = GrowingIndex(Held, 50), ExactIndex()
     for each in (index, twin):
         each.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
     assert Held.began.wait(20)
+    return index, twin
+
+
+def test_what_happens_while_a_graph_is_built_is_not_lost() -> None:
+    index, twin = building()
     for each in (index, twin):
         each.remove(ALICE, ["f3", "f4"])
         each.replace(ALICE, "f10", vectors_of(1, 5))
@@ -47,12 +53,7 @@ def test_what_happens_while_a_graph_is_built_is_not_lost() -> None:
 
 
 def test_a_fact_put_back_with_other_vectors_while_a_graph_is_built_is_found_by_those() -> None:
-    Held.go.clear()
-    Held.began.clear()
-    index, twin = GrowingIndex(Held, 50), ExactIndex()
-    for each in (index, twin):
-        each.add(ALICE, [f"f{i}" for i in range(60)], vectors_of(60, 1))
-    assert Held.began.wait(20)
+    index, twin = building()
     for each in (index, twin):
         each.remove(ALICE, ["f7"])
         each.add(ALICE, ["f7"], vectors_of(1, 5))

@@ -18,7 +18,7 @@ from inferscale_server.filters import parse_filter
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
 from inferscale_server.plan import Frame
-from inferscale_server.recall import Recall, Recollection, header_job_of
+from inferscale_server.recall import Recall, header_job_of
 from inferscale_server.recipe import Recipe
 from inferscale_server.types import FactDraft, Owner
 from tests.memory.fakes import FakeEmbedder
@@ -131,10 +131,10 @@ async def test_others_have_the_event_loop_between_two_long_texts_of_a_context(de
     beside = asyncio.create_task(others())
     texts = tuple(f"{number} " * 4_000 for number in range(9))
     for _ in range(2):
-        await desk.recall.read_context(Recollection(ALICE, (), texts))
+        await desk.recall.find(ALICE, "", None, None, texts)
     beside.cancel()
     assert len(known) == 9 and turns >= 9
-    await desk.recall.read_context(Recollection(ALICE, (), ("short",)))
+    await desk.recall.find(ALICE, "", None, None, ("short",))
     assert len(known) == 9
 
 

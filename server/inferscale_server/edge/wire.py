@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -149,14 +150,19 @@ def parse_body(model: type[Body], body: Mapping[str, object], prefix: tuple[str,
         raise _fault(first["type"], first["msg"], _dotted((*prefix, *first["loc"]))) from None
 
 
+@lru_cache(maxsize=1_024)  # the same dozen names come with every chat
+def _is_slip(name: str) -> bool:
+    """Is this nearly `inferscale`?"""
+    return SequenceMatcher(None, name.lower().replace("_", "").replace("-", ""), "inferscale").ratio() >= ALIKE
+
+
 def _refuse_misplaced(body: Mapping[str, object]) -> None:
     """vLLM ignores names that it does not know: an answer without memory would be all that a slip of the pen shows."""
     for name in body:
         if name in MISPLACED:
             place = "inferscale" if name in _ChatExtension.model_fields else "inferscale.memory"
             raise InvalidRequest(f"{name}: unknown field; it belongs into {place}", code="unknown_field", param=name)
-        alike = SequenceMatcher(None, name[:20].lower().replace("_", "").replace("-", ""), "inferscale").ratio()
-        if name != "inferscale" and alike >= ALIKE:
+        if name != "inferscale" and _is_slip(name[:20]):
             text = f"{clip(name)}: unknown field; is 'inferscale' meant?"
             raise InvalidRequest(text, code="unknown_field", param=clip(name))
 

@@ -54,7 +54,8 @@ async def assemble(
     tokenize = LineTokenizer(engine_client.renderer.get_tokenizer())
     wording = _wording_of(config)
     framer = Framer(state.online_renderer, tokenize, slot, wording)
-    header_ids = await framer.default_header(state.openai_serving_models.base_model_paths[0].name)
+    model_name = state.openai_serving_models.base_model_paths[0].name
+    header_ids = await framer.default_header(model_name)
     if header_ids is None:
         support.refusals.append("the chat template does not let a system message stand where the memory would")
     sessions = Sessions(config.max_sessions, config.session_idle_s)
@@ -62,8 +63,9 @@ async def assemble(
     memory, embedder = await _open_stores(config, late := _LateSink())
     recipe = make_recipe(config.recipe, _sizes_of(config))
     template = str(state.online_renderer.chat_template or tokenize.chat_template)  # an option of vLLM's goes first
-    ingredients = _ingredients(vllm_config, tokenize, template, recipe.name, wording.fixed, support.rotary_digest)
-    print_ = fingerprint(ingredients)
+    print_ = fingerprint(
+        _ingredients(vllm_config, tokenize, template, recipe.name, wording.fixed, support.rotary_digest)
+    )
     rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
     catalog, metrics = Catalog(rows, print_), Metrics()
     header = header_job_of(LOCAL_TENANT, header_ids or ())
@@ -78,7 +80,6 @@ async def assemble(
     stager = Stager(catalog, encoder.wipe, host, disk, config.stage_deadline_ms / 1e3, recall.text_s, metrics.staged)
     late.listeners = (sessions, *filter(None, (host,)), stager, recall.fact_lines)
     late.encoder = encoder
-    model_name = state.openai_serving_models.base_model_paths[0].name
     writer = ServedWriter(door, state.online_renderer, tokenize, model_name, max_model_len)
     extraction = build_extraction(config, memory, writer, metrics.extracted)
     brain = Brain(

@@ -47,6 +47,8 @@ ANSWER_ROOM = 256
 TEMPLATE_TOKENS = 128
 """Room for a chat template's own words and the intro, where they are not counted."""
 
+LETTERS_A_TOKEN = 4
+
 
 class ClosingStream(StreamingResponse):
     """A stream whose generator is closed whatever ends it, so that the engine hears of a disconnect at once; then
@@ -240,9 +242,12 @@ class ChatDesk:
 
     def _room_beside(self, request: Asked) -> int:
         """Tokens of memory that fit beside the messages' text and the template; what media take, vLLM alone knows."""
-        said = sum(len(self._brain.tokenize(plain_text(one.get("content")))) for one in self._messages(request))
+        said = "\n".join(plain_text(one.get("content")) for one in self._messages(request))
+        # What comes after so much fills the model anyway: a rough number will do, and counting would take long here.
+        most = LETTERS_A_TOKEN * self._max_model_len
+        said_tokens = len(self._brain.tokenize(said[:most])) + max(len(said) - most, 0) // LETTERS_A_TOKEN
         whole = getattr(request, "truncate_prompt_tokens", None) or self._max_model_len
-        return min(whole, self._max_model_len - self._answer_room(request)) - said - TEMPLATE_TOKENS
+        return min(whole, self._max_model_len - self._answer_room(request)) - said_tokens - TEMPLATE_TOKENS
 
     def _as_text(self, turn: Turn, request: Asked) -> Turn:
         """The same prompt without injection, after the injection failed."""

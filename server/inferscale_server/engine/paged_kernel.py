@@ -20,6 +20,17 @@ TOKENS_PER_PROGRAM = 16
 
 
 @triton.jit
+def _pair_of(column, HALF: tl.constexpr, NEOX: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Is a rotary column the first of its pair, which is the other one, and which cos and sin belong to both?"""
+    if NEOX:
+        first = column < HALF
+        return first, tl.where(first, column + HALF, column - HALF), tl.where(first, column, column - HALF)
+    else:
+        first = column % 2 == 0
+        return first, tl.where(first, column + 1, column - 1), column // 2
+
+
+@triton.jit
 def _inject(  # type: ignore[no-untyped-def]
     slab_keys,  # (layers, rows, heads, head_dim)
     slab_values,
@@ -57,17 +68,9 @@ def _inject(  # type: ignore[no-untyped-def]
 
     column = tl.arange(0, DIM_BLOCK)
     inside = there[:, None] & (column < HEAD_DIM)[None, :]
-    # Which column stands on the other side of the rotation, which cos and sin belong to it, and with which sign.
-    if NEOX:
-        turned = column < 2 * HALF
-        first = column < HALF
-        partner = tl.where(turned, tl.where(first, column + HALF, column - HALF), column)
-        angle = tl.where(first, column, column - HALF)
-    else:
-        turned = column < 2 * HALF
-        first = column % 2 == 0
-        partner = tl.where(turned, tl.where(first, column + 1, column - 1), column)
-        angle = column // 2
+    turned = column < 2 * HALF
+    first, partner, angle = _pair_of(column, HALF, NEOX)
+    partner = tl.where(turned, partner, column)
     angle_mask = there[:, None] & turned[None, :]
     if HALF > 0:
         at = token[:, None].to(tl.int64) * HALF + angle[None, :]
