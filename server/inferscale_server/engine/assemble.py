@@ -62,10 +62,8 @@ async def assemble(
     folder.announce(server_url(config.host, config.port))
     memory, embedder = await _open_stores(config, late := _LateSink())
     recipe = make_recipe(config.recipe, _sizes_of(config))
-    template = str(state.online_renderer.chat_template or tokenize.chat_template)  # an option of vLLM's goes first
-    print_ = fingerprint(
-        _ingredients(vllm_config, tokenize, template, recipe.name, wording.fixed, support.rotary_digest)
-    )
+    template, rotary = state.online_renderer.chat_template, support.rotary_digest
+    print_ = fingerprint(_ingredients(vllm_config, tokenize, template, recipe.name, wording.fixed, rotary))
     rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
     catalog, metrics = Catalog(rows, print_), Metrics()
     header = header_job_of(LOCAL_TENANT, header_ids or ())
@@ -195,14 +193,15 @@ def _sizes_of(config: ServerConfig) -> RecipeSizes:
 
 
 def _ingredients(
-    vllm_config: Any, tokenize: LineTokenizer, template: str, recipe: str, words: str, rotary: str
+    vllm_config: Any, tokenize: LineTokenizer, template: str | None, recipe: str, words: str, rotary: str
 ) -> Ingredients:
+    """`template`: the one that vLLM was told to use instead of the tokenizer's."""
     model = vllm_config.model_config
     return Ingredients(
         weights=_weights_of(model.model, model.revision),
         config=model.hf_config.to_dict(),
         tokenizer=tokenize.digest(),
-        chat_template=template,
+        chat_template=str(template or tokenize.chat_template),
         dtype=str(model.dtype),
         kv_cache_dtype=str(vllm_config.cache_config.cache_dtype),
         tensor_parallel=vllm_config.parallel_config.tensor_parallel_size,
