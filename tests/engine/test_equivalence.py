@@ -123,3 +123,15 @@ async def test_a_user_without_memory_is_served_without(server: LiveServer) -> No
     answer = await server.chat("nobody-knows", "Say hello.")
     assert (answer.told["mode"], answer.told["reason"], answer.told["facts"]) == ("off", "nothing_remembered", [])
     assert answer.told["injected_tokens"] == answer.cached == 0
+
+
+async def test_C3_a_user_of_whose_facts_none_is_near_enough_is_served_without(server: LiveServer) -> None:
+    await server.remember("far", "Omar keeps three goats.")
+    without = await server.chat(None, "How many planets are there?")
+    for mode in ("kv", "text"):
+        body = server.body("far", "How many planets are there?", {"mode": mode, "min_score": 1.0})
+        answer = await server.send(body)
+        assert (answer.told["mode"], answer.told["reason"]) == ("off", "nothing_remembered")
+        assert (answer.told["injected_tokens"], answer.told["memory_tokens"], answer.told["facts"]) == (0, 0, [])
+        assert answer.prompt_ids == without.prompt_ids
+        assert_same(answer, without)

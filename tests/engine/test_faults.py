@@ -166,3 +166,36 @@ async def test_a_second_try_that_vllm_refuses_ends_the_stream_with_an_error(
         await server.chat("refused", QUESTION, context=[FACT]),
         await server.chat("refused", QUESTION, mode="text", context=[FACT]),
     )
+
+
+async def test_S13_a_store_that_raises_or_hangs_costs_its_request_alone(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await server.remember("stored", FACT)
+    clean = await server.chat("stored", QUESTION)
+    assert clean.told["mode"] == "kv"
+    entered = asyncio.Event()
+
+    async def raises(*asked: object) -> Any:
+        raise RuntimeError("the store is broken")
+
+    async def hangs(*asked: object) -> Any:
+        entered.set()
+        await asyncio.Event().wait()
+
+    memory = server.brain.memory
+    for fault in (raises, hangs):
+        monkeypatch.setattr(memory, "find", fault)
+        victim = asyncio.create_task(server.chat("stored", QUESTION))
+        if fault is raises:
+            answer = await victim
+            assert (answer.status, answer.body["error"]["code"]) == (500, "internal_error")
+        else:
+            await entered.wait()
+        monkeypatch.undo()
+        began = perf_counter()
+        assert_same(await server.chat("stored", QUESTION), clean)
+        print(f"S13: beside a store that {fault.__name__}, the next answer took {perf_counter() - began:.2f} s")
+        assert perf_counter() - began < 5 * 2.0
+    victim.cancel()
+    await asyncio.gather(victim, return_exceptions=True)
