@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from inferscale_server.cli import transfer
 from inferscale_server.cli.command import CommandLine
@@ -22,6 +23,7 @@ from inferscale_server.cli.connection import (
     connect,
 )
 from inferscale_server.cli.encoding_bar import WaitOption, wait_encoded
+from inferscale_server.cli.messages import InferOption, MessagesOption, read_messages
 from inferscale_server.cli.moment import ACCEPTED, checked_expiry, expiry, moment
 from inferscale_server.cli.rows import show
 
@@ -72,6 +74,8 @@ FilterOption = Annotated[
 def add(
     user: UserOption,
     texts: TextsArgument = None,
+    messages: MessagesOption = None,
+    infer: InferOption = None,
     speaker: SpeakerOption = None,
     session: OfSessionOption = None,
     time: TimeOption = None,
@@ -85,21 +89,31 @@ def add(
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
-    """Remember facts, each a sentence that stands on its own."""
-    facts: list[FactInput] = [{"text": text, "speaker": speaker} for text in _texts(texts)]
+    """Remember facts, each a sentence that stands on its own, or what a conversation says."""
+    if messages is None and infer is not None:
+        raise typer.BadParameter("--infer and --no-infer need --messages: facts are stored as they are")
+    if messages is not None and (texts or speaker is not None):
+        raise typer.BadParameter("--messages takes no TEXT and no --speaker: a message has its role and name")
+    turns = None if messages is None else read_messages(messages)
+    facts: list[FactInput] | None = None
+    if turns is None:
+        facts = [{"text": text, "speaker": speaker} for text in _texts(texts)]
     fields = _object(metadata, "--metadata")
     with connect(url, api_key) as client:
-        outcomes = client.memories.add(
-            user,
-            facts=facts,
-            session_id=session,
-            timestamp=time,
-            metadata=fields,
-            expires_at=expiry(expires),
-            agent_id=agent_id,
-            run_id=run_id,
-            idempotency_key=idempotency_key,
-        )
+        with Console(stderr=True).status("storing" if turns is None else "making facts of the conversation"):
+            outcomes = client.memories.add(
+                user,
+                facts=facts,
+                messages=turns,
+                infer=infer,
+                session_id=session,
+                timestamp=time,
+                metadata=fields,
+                expires_at=expiry(expires),
+                agent_id=agent_id,
+                run_id=run_id,
+                idempotency_key=idempotency_key,
+            )
         if wait:
             wait_encoded(client, user)
     show(outcomes, ("id", "status", "text", "reason"), as_json)
