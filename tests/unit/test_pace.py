@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from inferscale_server.engine.pace import ARRIVING_S, QUIET_S, STEP_TOKENS, WAIT_AT_MOST_S, WRITES_AT_ONCE, Pace
+from inferscale_server.engine.pace import ARRIVING_S, QUIET_S, REST, STEP_TOKENS, WAIT_AT_MOST_S, WRITES_AT_ONCE, Pace
 
 STEP_S = 0.08
 
@@ -58,7 +58,7 @@ async def test_beside_chats_they_go_one_at_a_time_with_a_rest_between(engine: En
     await asyncio.gather(*[engine.encode() for _ in range(3)])
     assert engine.most_under_way == 1
     first, second, third = engine.began_s
-    assert second - first >= 2 * STEP_S and third - second >= 2 * STEP_S
+    assert second - first >= (1 + REST) * STEP_S and third - second >= (1 + REST) * STEP_S
 
 
 async def test_none_starts_while_a_chat_is_under_way_or_about_to_be(engine: Engine) -> None:
@@ -78,7 +78,7 @@ async def test_a_load_without_a_gap_does_not_stop_encoding(engine: Engine) -> No
     with engine.pace.chatting():
         await asyncio.gather(engine.encode(), engine.encode())
     assert engine.began_s[0] == pytest.approx(100.0 + WAIT_AT_MOST_S, abs=0.01)
-    assert engine.began_s[1] - engine.began_s[0] == pytest.approx(2 * STEP_S + WAIT_AT_MOST_S, abs=0.02)
+    assert engine.began_s[1] - engine.began_s[0] == pytest.approx((1 + REST) * STEP_S + WAIT_AT_MOST_S, abs=0.02)
 
 
 async def test_some_time_after_the_last_chat_nothing_is_held_back(engine: Engine) -> None:
@@ -131,7 +131,7 @@ async def test_beside_chats_one_text_is_written_at_a_time_with_a_rest_between(en
     await asyncio.gather(*[engine.write() for _ in range(2 * WRITES_AT_ONCE)])
     assert engine.most_under_way == 1
     gaps = [later - earlier for earlier, later in pairwise(engine.began_s)]
-    assert len(gaps) == 2 * WRITES_AT_ONCE - 1 and min(gaps) >= 2 * STEP_S
+    assert len(gaps) == 2 * WRITES_AT_ONCE - 1 and min(gaps) >= (1 + REST) * STEP_S
 
 
 async def test_a_load_without_a_gap_does_not_stop_writing(engine: Engine) -> None:

@@ -2,9 +2,9 @@
 for what is being computed.
 
 While there are chats, encode requests go one at a time, compute few tokens each, start only when no chat is under way,
-and leave the engine idle for as long as they used it: half of the chats then meet no encoding at all. So do texts that
-the model writes, in turns of their own, since each takes seconds. Long after the last chat encoding is not held back,
-and a few texts are written at once.
+and leave the engine idle for half as long again as they used it: most chats then meet no encoding at all. So do texts
+that the model writes, in turns of their own, since each takes seconds. Long after the last chat encoding is not held
+back, and a few texts are written at once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ ARRIVING_S = 0.05
 """From its arrival until it reaches the engine a chat is searching for facts: it is about to need the engine."""
 WAIT_AT_MOST_S = 0.25
 """For a moment without a chat; under a load that leaves none, encoding goes on slowly instead of never."""
-REST = 1.0
-"""Idle time behind a turn, by the time that it took."""
+REST = 1.5
+"""Idle time behind a turn, by the time that it took. At 1, half of the chats met a turn, and so did their median."""
 POLL_S = 0.005
 
 
