@@ -54,6 +54,8 @@ class KvSupport:
     cold_bytes_per_row: int = 0
     """In host memory and in files, where rows may be quantised."""
     rotary_digest: str = ""
+    block_tokens: int = 0
+    """The prefix cache keeps whole blocks of so many tokens; 0: there is none."""
     vllm: str = "unknown"
     """Wheel and version."""
     gate: dict[str, Any] = field(default_factory=dict)
@@ -119,7 +121,8 @@ class Brain:
     @cached_property
     def session_recall(self) -> SessionRecall:
         """Plans the turns of sessions."""
-        return SessionRecall(self.recall, self.sessions, self.stager, self.tokenize.harmless)
+        harmless, block_tokens = self.tokenize.harmless, self.support.block_tokens
+        return SessionRecall(self.recall, self.sessions, self.stager, harmless, block_tokens=block_tokens)
 
     @cached_property
     def upkeep(self) -> Upkeep:

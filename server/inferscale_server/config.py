@@ -80,7 +80,7 @@ class ServerConfig(BaseModel):
     kv_disk_gib: float = Field(default=8.0, ge=0, allow_inf_nan=False)
     kv_codec: KvCodec = "none"
     kv_codec_device: bool = False
-    stage_deadline_ms: float = Field(default=100.0, ge=0, allow_inf_nan=False)
+    stage_deadline_ms: float = Field(default=500.0, ge=0, allow_inf_nan=False)
     max_sessions: int = Field(default=4096, ge=1, le=1_000_000)
     session_idle_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
     facts_url: str | None = None

@@ -121,7 +121,8 @@ class _Turn:
 
 
 class SessionRecall:
-    """Plans the turns of sessions. `harmless` takes the control tokens out of a note; `clock` in Unix seconds."""
+    """Plans the turns of sessions. `harmless` takes the control tokens out of a note; `clock` in Unix seconds;
+    `block_tokens`: what the prefix cache keeps is whole blocks of so many, 0 when there is none."""
 
     def __init__(
         self,
@@ -130,9 +131,10 @@ class SessionRecall:
         stager: Stager,
         harmless: Callable[[str], str] = lambda text: text,
         clock: Callable[[], float] = time.time,
+        block_tokens: int = 0,
     ) -> None:
         self._recall, self._sessions, self._stager = recall, sessions, stager
-        self._harmless, self._clock = harmless, clock
+        self._harmless, self._clock, self._block_tokens = harmless, clock, block_tokens
 
     async def turn(self, ask: SessionAsk, frame_of: FrameOf, room_of: Callable[[Frame], int]) -> SessionTurn:
         """The prompt of this turn. Raises Unavailable when embedding fails."""
@@ -184,11 +186,12 @@ class SessionRecall:
         if new.noted:
             if len(noted) + len(new.noted) > MAX_NOTED:
                 return "too_many_notes"
-            plain_tokens = len(frame.after)
             again = await turn.frame(texts_by_place(turn.turns, {**session.notes, turn.newest: note}))
-            if again is None:
+            plain = await turn.frame({}) if noted else frame
+            if again is None or plain is None:
                 return "no_room"
-            if self._fresh_tokens(turn, found, frame) < len(again.after) - plain_tokens:
+            note_tokens = len(again.after) - len(frame.after)
+            if self._fresh_tokens(turn, found, plain) < self._old_tokens(turn, block, frame) + note_tokens:
                 return "cheaper"
             frame = again
             if stale := self._stale(turn, block, frame):  # a fact may have gone while it was rendered
@@ -208,14 +211,17 @@ class SessionRecall:
             return without_injection(plan, reason)
         return plan if self._lie_in_slab(block) else from_cache(plan)
 
-    def _fresh_tokens(self, turn: _Turn, found: Recollection, frame: Frame) -> int:
-        """Tokens that a new block would have computed although they were computed before, or lie in no slab.
+    def _old_tokens(self, turn: _Turn, block: Block, frame: Frame) -> int:
+        """Tokens before the newest words that the old block has computed again: those in no whole cached block."""
+        injected = block.plan.injected_tokens
+        behind = len(frame.before) + block.plan.memory_tokens + len(frame.after) - injected
+        old = behind - len(self._recall.tokenize(turn.ask.query))
+        return min(old, (injected + old) % self._block_tokens) if self._block_tokens else old
 
-        Notes count with what was computed before, although they would go: a block in doubt stays.
-        """
+    def _fresh_tokens(self, turn: _Turn, found: Recollection, frame: Frame) -> int:
+        """Tokens before the newest words that a new block has computed: the conversation, and memory in no slab."""
         plan = self._recall.plan(found, frame, turn.ask.mode, turn.room_of(frame), turn.ask.refusal)
-        newest = len(self._recall.tokenize(turn.ask.query))
-        return len(plan.prompt_ids) - plan.injected_tokens - newest
+        return len(plan.prompt_ids) - plan.injected_tokens - len(self._recall.tokenize(turn.ask.query))
 
     def _noted(self, found: Recollection) -> list[Noted]:
         """What was found, as it would stand in a note; best first, like the lines of a block."""

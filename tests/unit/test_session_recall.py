@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ from .engines import HEADER_IDS, WordTokenizer
 from .host_engine import HostEngine
 
 ROOM = 2_000
+BLOCK = 16
 LONG_TALK = "we talked about the weather for a very long time " * 12
 
 
@@ -59,6 +60,7 @@ class Talk:
     owner: Owner = ALICE
     said: list[Said] = field(default_factory=list)
     header: tuple[int, ...] = HEADER_IDS
+    session: str = "s"
 
     async def ask(self, text: str, answer: str = "I see", **more: object) -> SessionTurn:
         """One more turn, and an answer to it."""
@@ -69,7 +71,7 @@ class Talk:
 
     async def again(self, room: int = ROOM, **more: object) -> SessionTurn:
         """The same messages once more."""
-        asked = SessionAsk(self.owner, "s", tuple(self.said), **{"mode": "auto", **more})  # type: ignore[arg-type]
+        asked = SessionAsk(self.owner, self.session, tuple(self.said), **{"mode": "auto", **more})  # type: ignore[arg-type]
         return await self.desk.sessions.turn(asked, self._frame, lambda frame: room)
 
     async def _frame(self, notes: Mapping[int, str]) -> Frame:
@@ -120,7 +122,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     host = HostTier(catalog, 2_000, engine)
     catalog.on_commit = host.note
     stager = Stager(catalog, encoder.wipe, host, None, 1.0)
-    sessions = SessionRecall(recall, kept, stager, clock=lambda: desk.now)
+    sessions = SessionRecall(recall, kept, stager, clock=lambda: desk.now, block_tokens=BLOCK)
     desk = Desk(sessions, kept, memory, encoder, catalog, tokenize, engine, host)
     yield desk
     await memory.aclose()
@@ -328,6 +330,23 @@ async def test_a_new_block_is_chosen_where_that_computes_less_than_a_note(desk: 
     await talk.ask("what do goats eat")
     turn = await talk.ask("when do trains leave")
     assert told(turn) == ("replanned", "cheaper") and desk.rendered[-1] == {}
+
+
+@pytest.mark.parametrize("answer", ["I see", "we talked about that " * 3, "we talked about that " * 20])
+async def test_no_turn_computes_more_than_it_would_without_a_session(desk: Desk, answer: str) -> None:
+    await desk.add(*(f"word{number} is as good as word{number + 1}" for number in range(40)))
+    talk, states, seen = Talk(desk), [], ()
+    for number in range(0, 40, 2):
+        turn = await talk.ask(f"what of word{number}", answer)
+        alone = await Talk(desk, said=talk.said[:-1], session=f"of turn {number}").again()
+        assert turn.plan is not None and alone.plan is not None
+        same = takewhile(lambda two: two[0] == two[1], zip(turn.plan.prompt_ids, seen, strict=False))
+        in_cache = len(list(same)) // BLOCK * BLOCK
+        computed = len(turn.plan.prompt_ids) - max(in_cache, turn.plan.injected_tokens)
+        assert computed <= len(alone.plan.prompt_ids) - alone.plan.injected_tokens
+        states.append(told(turn)[0])
+        seen = (*turn.plan.prompt_ids, *desk.tokenize(" " + answer))
+    assert "kept" in states  # where a conversation is long, its block pays
 
 
 async def test_a_conversation_with_too_many_notes_gets_a_new_block(desk: Desk) -> None:

@@ -50,7 +50,7 @@ async def assemble(
     torch.set_num_threads(1)  # beside a busy engine, two threads made a query's embedding 30 times slower
     vllm_config = engine_client.vllm_config
     reports = await door.attach(compiled=not vllm_config.model_config.enforce_eager)
-    support, ranks = support_of(reports), len(reports)
+    support, ranks = support_of(reports, door.block_tokens), len(reports)
     tokenize = LineTokenizer(engine_client.renderer.get_tokenizer())
     wording = _wording_of(config)
     framer = Framer(state.online_renderer, tokenize, slot, wording)

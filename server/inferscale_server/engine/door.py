@@ -102,7 +102,7 @@ class EngineDoor:
         self._default_salt = default_salt
         self._generate = engine_client.generate
         cache = engine_client.vllm_config.cache_config
-        self._block_tokens: int = cache.block_size if cache.enable_prefix_caching else 0
+        self.block_tokens: int = cache.block_size if cache.enable_prefix_caching else 0  # kept whole by its cache
         self._quiet = Quiet()
         self.pace = Pace()
 
@@ -159,7 +159,7 @@ class EngineDoor:
 
     async def _compute_in_parts(self, prompt_ids: Sequence[int], salt: str) -> None:
         """Beside chats: all but the last part of a prompt into the prefix cache, in blocks, so that no step is long."""
-        size = -(-STEP_TOKENS // self._block_tokens) * self._block_tokens if self._block_tokens else len(prompt_ids)
+        size = -(-STEP_TOKENS // self.block_tokens) * self.block_tokens if self.block_tokens else len(prompt_ids)
         for stop in range(size, len(prompt_ids), size):
             if self.pace.most_tokens is not None:
                 await self._prefill(prompt_ids[:stop], salt, None)

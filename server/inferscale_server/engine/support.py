@@ -36,7 +36,7 @@ VERDICTS = "gate"
 """Folder of green verdicts inside the cache folder."""
 
 
-def support_of(reports: list[dict[str, Any]]) -> KvSupport:
+def support_of(reports: list[dict[str, Any]], block_tokens: int) -> KvSupport:
     """One word for all ranks."""
     refusals = list(dict.fromkeys(refusal for report in reports for refusal in report["refusals"]))
     first = reports[0]
@@ -44,7 +44,7 @@ def support_of(reports: list[dict[str, Any]]) -> KvSupport:
         sum(report[which] for report in reports) for which in ("bytes_per_row", "cold_bytes_per_row")
     )
     support = KvSupport(refusals, first["backend"], first["layers"], bytes_per_row, cold, first["rotary_digest"])
-    support.vllm = _version_of_vllm()
+    support.block_tokens, support.vllm = block_tokens, _version_of_vllm()
     return support
 
 
