@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from inferscale_server.bench import encoding
+from inferscale_server.bench import encoding, server_process
 from inferscale_server.bench.comparator import Reply
 from inferscale_server.bench.infer_load import Taken, infer_table, summary
 from inferscale_server.bench.load_loop import Timed
+from inferscale_server.bench.server_process import ServerChoice
 from inferscale_server.cli import main
+from inferscale_server.errors import StartupError
 from tests.bench.invented import long_session, write
 from tests.bench.small_server import small_server
 
@@ -64,6 +68,20 @@ def test_infer_compares_chats_with_and_without_turns(
     assert "<svg" in plot.read_text() and "Turns added beside the chats" in capsys.readouterr().out
 
 
+def test_a_server_of_our_own_makes_facts_with_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    choices: list[ServerChoice] = []
+
+    def noted(choice: ServerChoice, tell: object) -> NoReturn:
+        choices.append(choice)
+        raise StartupError("enough seen")
+
+    monkeypatch.setattr(server_process, "chosen_server", noted)
+    with pytest.raises(SystemExit):
+        main(["bench", "load", "--data", str(write(tmp_path, changed=long_session(10))), "--infer", "1"])
+    given = dict(pairwise(choices[0].options))
+    assert given["--extractor"] == "llm"
+
+
 def test_a_server_whose_model_writes_nothing_is_not_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,4 +89,4 @@ def test_a_server_whose_model_writes_nothing_is_not_measured(
     with small_server(extractor="verbatim") as server, pytest.raises(SystemExit) as ended:
         main(["bench", "load", "--data", str(data), "--base-url", server.url, "--infer", "1", *FAST])
     assert ended.value.code != 0 and server.chats == [] and server.inferred == []
-    assert "INFERSCALE_EXTRACTOR=llm" in capsys.readouterr().err
+    assert "--extractor llm" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def check_writes(client: InferScaleClient) -> None:
     if told["extractor"] not in WRITES:
         raise Unavailable(
             f"this server's extractor is {told['extractor']!r}, so its model writes nothing: "
-            "start with INFERSCALE_EXTRACTOR=llm"
+            "start it with --extractor llm"
         )
 
 

@@ -13,13 +13,16 @@ from inferscale_server.cli.bench_setting import Bench, end, machine_of, show, wr
 if TYPE_CHECKING:
     from inferscale_server.bench.load import Load
 
+READING = ("--extractor", "llm")
+"""Options of a server whose own model makes facts, whichever that is."""
+
 InferOption = Annotated[
     int,
     typer.Option(
         "--infer",
         metavar="N",
         min=0,
-        help="Instead: chats while N other users add turns with infer: true. Needs INFERSCALE_EXTRACTOR=llm.",
+        help="Instead: chats while N other users add turns with infer: true. --base-url needs --extractor llm.",
     ),
 ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inferscale_server.cli.bench_infer import InferOption, beside_infer
+from inferscale_server.cli.bench_infer import READING, InferOption, beside_infer
 from inferscale_server.cli.bench_setting import (
     DataOption,
     DtypeOption,
@@ -122,7 +122,7 @@ def load(
     from inferscale_server.bench.throughput_tables import load_table
 
     if infer:
-        with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+        with opened_bench(data, limit, base_url, model, dtype, vllm_arg, options=READING) as bench:
             beside_infer(bench, Load(rate, seconds, 0.0, facts, tokens, 0), infer, json_file, plot)
         return
     asked = Load(rate, seconds, adds, facts, tokens, encoded_facts)
