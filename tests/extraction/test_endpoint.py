@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import httpx
 import pytest
@@ -14,9 +16,9 @@ from inferscale_server.extraction.build import build_extraction, choose_extracto
 from inferscale_server.extraction.endpoint import EndpointWriter
 from inferscale_server.extraction.extractor import LlmExtractor, VerbatimExtractor
 from inferscale_server.extraction.judge import ModelJudge, RuleJudge
-from inferscale_server.extraction.prompt import Prompt
+from inferscale_server.extraction.prompt import Prompt, extract_prompt
 from inferscale_server.memory import MemoryService
-from tests.extraction.script import script
+from tests.extraction.script import SAID_AT, script, turns
 
 KEY = "sk-secret"
 PROMPT = Prompt("Note facts.", "user: I have a dog", {"type": "object"}, 99)
@@ -135,3 +137,25 @@ def test_an_unknown_value_is_an_error_that_names_key_and_value(flags: dict[str, 
 async def test_a_bad_endpoint_is_an_error_at_the_start(memory: MemoryService, name: str, option: str) -> None:
     with pytest.raises(ConfigError, match=f"'{option}'"):
         build_extraction(load_config({"extractor": name}, {}), memory, script().write, lambda status: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("llm", 1), ("verbatim", 0), ("openai:big@http://127.0.0.1:9/v1", 0)],
+    ids=["llm", "verbatim", "endpoint"],
+)
+async def test_before_the_first_chat_the_served_model_alone_is_asked_once(
+    memory: MemoryService, name: str, asked: int
+) -> None:
+    model = script(None)  # whatever it answers, or not
+    built = build_extraction(load_config({"extractor": name}, {}), memory, model.write, lambda status: None)
+    assert built is not None
+    await built.warm_up()
+    assert len(model.asked) == asked
+    real = extract_prompt(turns("I have a dog")[0], SAID_AT).schema
+    assert all((one.max_tokens, fact_rule(one.schema)) == (1, fact_rule(real)) for one in model.asked)
+
+
+def fact_rule(schema: Mapping[str, Any]) -> object:
+    """What takes long to compile."""
+    return schema["properties"]["facts"]["items"]["properties"]["text"]

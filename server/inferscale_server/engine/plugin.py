@@ -121,6 +121,8 @@ class InferScalePlugin:
         if report is not None:
             report.stage("encoding the default header and passing the gate")
         await pass_gate(brain, door, framer, engine_client.vllm_config)
+        if brain.extraction is not None:
+            await brain.extraction.warm_up()
         brain.start_encoding()
         state.refresh_metrics = brain.refresh_metrics
         keep_heard()

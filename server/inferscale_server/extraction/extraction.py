@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from inferscale_server.extraction.endpoint import EndpointWriter
-from inferscale_server.extraction.extractor import ExtractionFailed, Extractor
+from inferscale_server.extraction.extractor import ExtractionFailed, Extractor, LlmExtractor
 from inferscale_server.extraction.judge import Judge, Verdict, same_words
 from inferscale_server.extraction.salient import Salient, source_of
 from inferscale_server.extraction.turn import Sources, Turn
@@ -46,6 +46,11 @@ class Extraction:
     tell: Tell = lambda status: None
     writer: EndpointWriter | None = None
     _lines: Turns = field(default_factory=Turns)
+
+    async def warm_up(self) -> None:
+        """Before the first chat: what the served model needs for its first turn. Asks no endpoint."""
+        if self.writer is None and isinstance(self.extractor, LlmExtractor):
+            await self.extractor.warm_up()
 
     async def remember(
         self, owner: Owner, turns: Sequence[Turn], idempotency: IdempotencyKey | None = None, since: int | None = None

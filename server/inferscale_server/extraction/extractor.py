@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from inferscale_server.errors import InferScaleError, Unavailable
 from inferscale_server.extraction.answer import BadAnswer, read_facts, salvage_facts
 from inferscale_server.extraction.dates import resolve_dates
-from inferscale_server.extraction.prompt import Writer, cut_of, extract_prompt
+from inferscale_server.extraction.prompt import Writer, cut_of, extract_prompt, first_prompt
 from inferscale_server.extraction.salient import (
     Extracted,
     Salient,
@@ -61,6 +62,11 @@ class LlmExtractor:
 
     write: Writer
     now: Callable[[], float] = time.time
+
+    async def warm_up(self) -> None:
+        """Let the engine compile the grammar of answers now: later, chats would wait for it."""
+        with suppress(Unavailable):
+            await self.write(first_prompt())
 
     async def extract(self, turn: Turn) -> Extracted:
         """See Extractor."""

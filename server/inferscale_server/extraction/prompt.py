@@ -63,6 +63,14 @@ def extract_prompt(turn: Turn, now: float, again: bool = False) -> Prompt:
     return _prompt(_EXTRACT, user, _facts_schema(turn.speakers), tokens, again)
 
 
+def first_prompt() -> Prompt:
+    """For an engine that has not answered in this JSON yet; the answer, a token, is worth nothing.
+
+    Compiling what an answer may be takes all cores for two seconds, once for all turns: only names differ between them.
+    """
+    return Prompt(_EXTRACT, "", _facts_schema(("user",)), 1)
+
+
 def cut_of(turn: Turn, now: float) -> tuple[str, ...]:
     """In words for the client, what of the turn `extract_prompt` leaves out; nothing when it shows all."""
     left_out = len(turn.shown(now)) - MAX_SOURCE_CHARS
