@@ -101,14 +101,18 @@ class _Turn:
     room_of: Callable[[Frame], int]
     frame_of: FrameOf
     rendering_s: float = 0.0
+    _frames: dict[tuple[tuple[int, str], ...], Frame | None] = field(default_factory=dict)
 
     async def frame(self, notes: Mapping[int, str]) -> Frame | None:
-        """The conversation with these notes, rendered once more than for the first look."""
-        started = perf_counter()
-        try:
-            return await self.frame_of(notes)
-        finally:
-            self.rendering_s += perf_counter() - started
+        """The conversation with these notes; rendering takes milliseconds, so each is rendered once."""
+        key = tuple(sorted(notes.items()))
+        if key not in self._frames:
+            started = perf_counter()
+            try:
+                self._frames[key] = await self.frame_of(notes)
+            finally:
+                self.rendering_s += perf_counter() - started
+        return self._frames[key]
 
     @property
     def newest(self) -> str:
@@ -142,11 +146,11 @@ class SessionRecall:
         turn = _Turn(ask, session, session.block, user_turns(ask.said), self._epoch(ask.owner), room_of, frame_of)
         found, frame = await asyncio.gather(
             self._recall.find(ask.owner, ask.query, ask.k, ask.min_score, ask.context, ask.where),
-            frame_of(texts_by_place(turn.turns, session.notes)),
+            turn.frame(texts_by_place(turn.turns, session.notes)),
         )
         if frame is None or (turn.block is None and found.empty):
             return SessionTurn(found)
-        started = perf_counter()
+        started, turn.rendering_s = perf_counter(), 0.0
         session.turns += 1
         served = await self._served(turn, found, frame)
         took_s = perf_counter() - started - turn.rendering_s
@@ -186,13 +190,16 @@ class SessionRecall:
         if new.noted:
             if len(noted) + len(new.noted) > MAX_NOTED:
                 return "too_many_notes"
+            plain = await turn.frame({})
+            tokens_of = self._recall.tokenize
+            note_tokens = len(tokens_of(note.text)) - len(tokens_of(old.text))
+            if plain is not None:
+                fresh_tokens = self._fresh_tokens(turn, found, plain)
+                if fresh_tokens < self._old_tokens(turn, block, frame) + note_tokens:
+                    return "cheaper"
             again = await turn.frame(texts_by_place(turn.turns, {**session.notes, turn.newest: note}))
-            plain = await turn.frame({}) if noted else frame
-            if again is None or plain is None:
+            if again is None:
                 return "no_room"
-            note_tokens = len(again.after) - len(frame.after)
-            if self._fresh_tokens(turn, found, plain) < self._old_tokens(turn, block, frame) + note_tokens:
-                return "cheaper"
             frame = again
             if stale := self._stale(turn, block, frame):  # a fact may have gone while it was rendered
                 return stale

@@ -9,10 +9,11 @@ import pytest
 
 from inferscale_server.costs import Costs, Line
 from inferscale_server.plan import Frame
+from inferscale_server.session_notes import Said
 from inferscale_server.session_recall import SessionAsk
 
 from .builders import ALICE
-from .test_session_recall import ROOM, Desk, Talk
+from .test_session_recall import LONG_TALK, ROOM, Desk, Talk
 from .test_session_recall import desk as desk  # the fixture
 
 
@@ -46,8 +47,14 @@ async def test_a_turn_tells_staging_from_planning_and_counts_no_rendering(
         return await talk._frame(notes)
 
     turn = await desk.sessions.turn(SessionAsk(ALICE, "s", tuple(talk.said), "auto"), frame_of, lambda frame: ROOM)
-    assert set(turn.staged.values()) == {"host"} and clock.now == 125
+    assert set(turn.staged.values()) == {"host"} and clock.now == 65  # the same words are rendered once
     assert (turn.stage_ms, turn.plan_ms) == (5_000, 0)
+
+    await desk.add("trains leave at noon")
+    talk.said += [Said("assistant", LONG_TALK), Said("user", "when do trains leave")]
+    turn = await desk.sessions.turn(SessionAsk(ALICE, "s", tuple(talk.said), "auto"), frame_of, lambda frame: ROOM)
+    assert turn.told is not None and len(turn.told.noted) == 1 and clock.now == 65 + 2 * 60
+    assert (turn.stage_ms, turn.plan_ms) == (0, 0)
 
 
 async def test_a_new_block_that_text_serves_sooner_brings_nothing_up(desk: Desk) -> None:
