@@ -8,7 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from inferscale_server.engine.pace import ARRIVING_S, QUIET_S, REST, STEP_TOKENS, WAIT_AT_MOST_S, WRITES_AT_ONCE, Pace
+from inferscale_server.engine.pace import (
+    ARRIVING_S,
+    QUIET_S,
+    REST,
+    STEP_TOKENS,
+    WAIT_AT_MOST_S,
+    WRITES_AT_ONCE,
+    WRITING_REST,
+    Pace,
+)
 
 STEP_S = 0.08
 
@@ -131,7 +140,7 @@ async def test_beside_chats_one_text_is_written_at_a_time_with_a_rest_between(en
     await asyncio.gather(*[engine.write() for _ in range(2 * WRITES_AT_ONCE)])
     assert engine.most_under_way == 1
     gaps = [later - earlier for earlier, later in pairwise(engine.began_s)]
-    assert len(gaps) == 2 * WRITES_AT_ONCE - 1 and min(gaps) >= (1 + REST) * STEP_S
+    assert len(gaps) == 2 * WRITES_AT_ONCE - 1 and min(gaps) >= (1 + WRITING_REST) * STEP_S
 
 
 async def test_a_load_without_a_gap_does_not_stop_writing(engine: Engine) -> None:

@@ -3,8 +3,8 @@ for what is being computed.
 
 While there are chats, encode requests go one at a time, compute few tokens each, start only when no chat is under way,
 and leave the engine idle for half as long again as they used it: most chats then meet no encoding at all. So do texts
-that the model writes, in turns of their own, since each takes seconds. Long after the last chat encoding is not held
-back, and a few texts are written at once.
+that the model writes, in turns of their own, since each takes seconds, and with longer rests. Long after the last chat
+encoding is not held back, and a few texts are written at once.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ WAIT_AT_MOST_S = 0.25
 """For a moment without a chat; under a load that leaves none, encoding goes on slowly instead of never."""
 REST = 1.5
 """Idle time behind a turn, by the time that it took. At 1, half of the chats met a turn, and so did their median."""
+WRITING_REST = 3.0
+"""The same behind a text: a chat beside it is slower in every step, not in its first alone."""
 POLL_S = 0.005
 
 
@@ -35,6 +37,7 @@ POLL_S = 0.005
 class _Lane:
     """Work that takes turns: `one` at a time beside chats, no more than `few` let in at any time."""
 
+    rest: float
     few: AbstractAsyncContextManager[None] = field(default_factory=nullcontext)
     one: asyncio.Lock = field(default_factory=asyncio.Lock)
     rests_until: float = float("-inf")
@@ -49,7 +52,8 @@ class Pace:
         self._clock, self._sleep = clock, sleep
         self._under_way = 0
         self._last_chat_at = float("-inf")
-        self._encoding, self._writing = _Lane(), _Lane(asyncio.Semaphore(WRITES_AT_ONCE))
+        self._encoding = _Lane(REST)
+        self._writing = _Lane(WRITING_REST, asyncio.Semaphore(WRITES_AT_ONCE))
 
     def chat_arrived(self) -> None:
         """A chat is here; its request follows."""
@@ -91,7 +95,7 @@ class Pace:
                     yield
                 finally:
                     now = self._clock()
-                    lane.rests_until = now + REST * (now - started)
+                    lane.rests_until = now + lane.rest * (now - started)
 
     @property
     def _quiet(self) -> bool:
