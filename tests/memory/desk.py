@@ -10,6 +10,7 @@ from pathlib import Path
 
 from inferscale_server.catalog import Catalog, Pin
 from inferscale_server.encode import Encoder, FactSource
+from inferscale_server.fact_lines import FactLines
 from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
@@ -40,6 +41,25 @@ class ForgetfulEngine(FakeEngine):
     async def encode(self, prompt_ids, command) -> None:  # type: ignore[no-untyped-def]
         await super().encode(prompt_ids, command)
         self.requests.clear()
+
+
+class _Sink:
+    """The encoder and the lines of facts hear of every change, as in the server."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.added, self.settled = encoder.added, encoder.settled
+        self.lines: FactLines | None = None
+
+    def forgotten(self, owner: Owner, fact_ids: tuple[str, ...]) -> None:
+        self._encoder.forgotten(owner, fact_ids)
+        if self.lines is not None:
+            self.lines.forget_facts(owner, fact_ids)
+
+    def owner_forgotten(self, owner: Owner) -> None:
+        self._encoder.owner_forgotten(owner)
+        if self.lines is not None:
+            self.lines.forget_owner(owner)
 
 
 @dataclass(frozen=True)
@@ -80,11 +100,15 @@ async def open_desk(folder: Path, rows: int) -> AsyncIterator[Desk]:
     source = FactSource(lambda owner: memory.facts(owner), lambda owner: memory.vectors(owner))
     header = header_job_of(LOCAL_TENANT, HEADER_IDS)
     encoder = Encoder(catalog, Recipe(primer_facts=3), ForgetfulEngine(), tokenize, header, source, MAX_MODEL_LEN)  # type: ignore[arg-type]
-    memory = MemoryService(FactStore(folder / "facts.sqlite3"), ExactIndex(), ForgetfulEmbedder(), encoder)
+    memory = MemoryService(
+        FactStore(folder / "facts.sqlite3"), ExactIndex(), ForgetfulEmbedder(), sink := _Sink(encoder)
+    )
+    recall = Recall(memory, catalog, encoder, tokenize, 5, 0)  # type: ignore[arg-type]
+    sink.lines = recall.fact_lines
     await memory.start()
     background = asyncio.create_task(encoder.run())
     try:
-        yield Desk(memory, catalog, encoder, Recall(memory, catalog, encoder, tokenize, 5, 0))  # type: ignore[arg-type]
+        yield Desk(memory, catalog, encoder, recall)
     finally:
         background.cancel()
         with suppress(asyncio.CancelledError):
