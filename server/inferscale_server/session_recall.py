@@ -191,12 +191,8 @@ class SessionRecall:
             if len(noted) + len(new.noted) > MAX_NOTED:
                 return "too_many_notes"
             plain = await turn.frame({})
-            tokens_of = self._recall.tokenize
-            note_tokens = len(tokens_of(note.text)) - len(tokens_of(old.text))
-            if plain is not None:
-                fresh_tokens = self._fresh_tokens(turn, found, plain)
-                if fresh_tokens < self._old_tokens(turn, block, frame) + note_tokens:
-                    return "cheaper"
+            if plain is not None and self._is_cheaper(turn, found, plain, self._kept_tokens(turn, block, frame, note)):
+                return "cheaper"
             again = await turn.frame(texts_by_place(turn.turns, {**session.notes, turn.newest: note}))
             if again is None:
                 return "no_room"
@@ -218,17 +214,20 @@ class SessionRecall:
             return without_injection(plan, reason)
         return plan if self._lie_in_slab(block) else from_cache(plan)
 
-    def _old_tokens(self, turn: _Turn, block: Block, frame: Frame) -> int:
-        """Tokens before the newest words that the old block has computed again: those in no whole cached block."""
+    def _kept_tokens(self, turn: _Turn, block: Block, frame: Frame, note: Note) -> int:
+        """Tokens that the old block has computed with this note: those in no whole cached block, and what is new."""
+        count = self._recall.tokenize
+        old_note = turn.session.notes.get(turn.newest, Note())
+        newest, more = len(count(turn.ask.query)), len(count(note.text)) - len(count(old_note.text))
         injected = block.plan.injected_tokens
-        behind = len(frame.before) + block.plan.memory_tokens + len(frame.after) - injected
-        old = behind - len(self._recall.tokenize(turn.ask.query))
-        return min(old, (injected + old) % self._block_tokens) if self._block_tokens else old
+        old = len(frame.before) + block.plan.memory_tokens + len(frame.after) - newest - injected
+        computed = min(old, (injected + old) % self._block_tokens) if self._block_tokens else old
+        return computed + newest + more
 
-    def _fresh_tokens(self, turn: _Turn, found: Recollection, frame: Frame) -> int:
-        """Tokens before the newest words that a new block has computed: the conversation, and memory in no slab."""
-        plan = self._recall.plan(found, frame, turn.ask.mode, turn.room_of(frame), turn.ask.refusal)
-        return len(plan.prompt_ids) - plan.injected_tokens - len(self._recall.tokenize(turn.ask.query))
+    def _is_cheaper(self, turn: _Turn, found: Recollection, plain: Frame, kept_tokens: int) -> bool:
+        """Would a new block have less computed: the conversation without notes, and memory that lies in no slab?"""
+        plan = self._recall.plan(found, plain, turn.ask.mode, turn.room_of(plain), turn.ask.refusal)
+        return len(plan.prompt_ids) - plan.injected_tokens < kept_tokens
 
     def _noted(self, found: Recollection) -> list[Noted]:
         """What was found, as it would stand in a note; best first, like the lines of a block."""
