@@ -191,7 +191,8 @@ class SessionRecall:
             if len(noted) + len(new.noted) > MAX_NOTED:
                 return "too_many_notes"
             plain = await turn.frame({})
-            if plain is not None and self._is_cheaper(turn, found, plain, self._kept_tokens(turn, block, frame, note)):
+            kept_tokens = self._kept_tokens(turn, block, frame, old, note)
+            if plain is not None and self._is_cheaper(turn, found, plain, kept_tokens):
                 return "cheaper"
             again = await turn.frame(texts_by_place(turn.turns, {**session.notes, turn.newest: note}))
             if again is None:
@@ -214,10 +215,9 @@ class SessionRecall:
             return without_injection(plan, reason)
         return plan if self._lie_in_slab(block) else from_cache(plan)
 
-    def _kept_tokens(self, turn: _Turn, block: Block, frame: Frame, note: Note) -> int:
+    def _kept_tokens(self, turn: _Turn, block: Block, frame: Frame, old_note: Note, note: Note) -> int:
         """Tokens that the old block has computed with this note: those in no whole cached block, and what is new."""
         count = self._recall.tokenize
-        old_note = turn.session.notes.get(turn.newest, Note())
         newest, more = len(count(turn.ask.query)), len(count(note.text)) - len(count(old_note.text))
         injected = block.plan.injected_tokens
         old = len(frame.before) + block.plan.memory_tokens + len(frame.after) - newest - injected

@@ -9,7 +9,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from inferscale_server.cli import transfer
 from inferscale_server.cli.command import CommandLine
@@ -23,6 +22,7 @@ from inferscale_server.cli.connection import (
     connect,
 )
 from inferscale_server.cli.encoding_bar import WaitOption, wait_encoded
+from inferscale_server.cli.folder import waiting
 from inferscale_server.cli.messages import InferOption, MessagesOption, read_messages
 from inferscale_server.cli.moment import ACCEPTED, checked_expiry, expiry, moment
 from inferscale_server.cli.rows import show
@@ -100,7 +100,7 @@ def add(
         facts = [{"text": text, "speaker": speaker} for text in _texts(texts)]
     fields = _object(metadata, "--metadata")
     with connect(url, api_key) as client:
-        with Console(stderr=True).status("storing" if turns is None else "making facts of the conversation"):
+        with waiting("storing" if turns is None else "making facts of the conversation"):
             outcomes = client.memories.add(
                 user,
                 facts=facts,

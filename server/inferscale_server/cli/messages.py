@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-STDIO = "-"
+from inferscale_server.cli.transfer import opened_source
 
 MessagesOption = Annotated[
     str | None,
@@ -30,11 +28,11 @@ InferOption = Annotated[
 
 
 def read_messages(file: str) -> list[dict[str, object]]:
-    """The messages of `file`, unchecked but for being JSON objects. Raises typer.BadParameter."""
+    """The messages of `file`, unchecked but for being JSON objects. Raises FileFault, typer.BadParameter."""
+    with opened_source(file) as source:
+        raw = source.read()
     try:
-        text = sys.stdin.read() if file == STDIO else Path(file).expanduser().read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise typer.BadParameter(f"--messages: {file}: {error.strerror or error}") from error
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"--messages: {file}: not UTF-8 (byte {error.start})") from error
     found = _parsed(text)

@@ -73,7 +73,7 @@ def import_(
     if user_there is not None:
         raise typer.BadParameter("--from-user needs --from")
     with connect(url, api_key) as client:
-        with _source(file) as source, _progress(DownloadColumn()) as progress:
+        with opened_source(file) as source, _progress(DownloadColumn()) as progress:
             size = None if file == STDIO else os.fstat(source.fileno()).st_size
             task = progress.add_task("imported", total=size)
             result = client.memories.import_(user, _counted(source, progress, task))
@@ -149,7 +149,7 @@ def _target(file: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _source(file: str) -> Iterator[IO[bytes]]:
+def opened_source(file: str) -> Iterator[IO[bytes]]:
     """Stdin, or a file. Raises FileFault."""
     if file == STDIO:
         yield sys.stdin.buffer
