@@ -17,6 +17,7 @@ from inferscale_server.backlog import Backlog, Sorting
 from inferscale_server.batch import Batches, Listeners
 from inferscale_server.behind import Behind, fitting, mark_of
 from inferscale_server.catalog import Catalog, Chunk, ChunkKey
+from inferscale_server.command import SPARE_TOKENS
 from inferscale_server.job import EncodeEngine, Errand, Job, line_of, together
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.kv_shelf import ShelfKey
@@ -68,7 +69,7 @@ class Encoder:
         """`header` is the default one, behind which facts are encoded."""
         catalog.keep = frozenset({header.key})
         self._catalog, self._recipe, self._tokenize, self._header = catalog, recipe, tokenize, header
-        self._source, self._disk, self._room_tokens = source, disk, max_model_len // 2
+        self._source, self._disk, self._max_model_len = source, disk, max_model_len
         self._batches = Batches(catalog, engine, header.key, max_model_len, listeners or Listeners(), disk)
         self._rosters = Rosters(source.facts, source.count)
         self._primers = Primers(recipe, catalog, self._rosters, source.vectors, self._primer_on_disk)
@@ -324,7 +325,7 @@ class Encoder:
             chosen = self._stored_behind(job, primer.before(fact.id)) or self._recipe.behind(
                 roster, fact, primer, vectors
             )
-            behind = self._behind(owner, chosen, ahead)
+            behind = self._behind(job, chosen, ahead)
             # What is asked for stands behind the primer, which would be computed for each again if it had no rows.
             urgent = self._batches.wants(job.key) or (hurry and fact.id in primer.fact_ids)
             waiting.append(Errand(job, behind, staged, urgent))
@@ -345,7 +346,7 @@ class Encoder:
         if job.key.kind == "header":
             return Errand(job)
         owner = job.key.owner
-        behind = self._behind(owner, self._primers.of(owner).fact_ids)
+        behind = self._behind(job, self._primers.of(owner).fact_ids)
         return Errand(job, behind, self._primers.staging(owner))
 
     def job_of(self, fact: Fact) -> Job:
@@ -353,14 +354,16 @@ class Encoder:
         line = line_of(fact, self._source.wording)
         return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line, fact.owner), mark_of(line))
 
-    def _behind(self, owner: Owner, fact_ids: Sequence[str], ahead: int | None = None) -> Behind:
+    def _behind(self, job: Job, fact_ids: Sequence[str], ahead: int | None = None) -> Behind:
+        """At most half of the model's context, and no more than the job itself leaves of it."""
         if not self._recipe.header:
             return Behind()
-        roster = self._rosters.of(owner)
+        roster = self._rosters.of(job.key.owner)
+        room_tokens = min(self._max_model_len // 2, self._max_model_len - 1 - len(job.token_ids) - SPARE_TOKENS)
         if ahead is not None:
             ahead = sum(fact_id in roster for fact_id in fact_ids[:ahead])
         lines = [self.job_of(roster.fact(fact_id)).line for fact_id in fact_ids if fact_id in roster]
-        return fitting(self._header.token_ids, lines, self._room_tokens, ahead)
+        return fitting(self._header.token_ids, lines, room_tokens, ahead)
 
     def _mark(self, owner: Owner) -> None:
         if not self._off:

@@ -33,10 +33,13 @@ class SmallServer:
     kv_shift: float = 0.0
     failed: int = 0
     room: int = 1_000_000
+    longest: int = 1_000_000  # characters of a fact that is taken
+    on_score: Callable[[], object] = lambda: None
     owned: dict[str, int] = field(default_factory=dict)
     encoded: dict[str, int] = field(default_factory=dict)
     facts: list[dict[str, Any]] = field(default_factory=list)
     pending: int = 0
+    encodes: bool = True
     stored: int = 0
     contexts: set[str] = field(default_factory=set)
     chats: list[dict[str, Any]] = field(default_factory=list)
@@ -55,7 +58,7 @@ class SmallServer:
 
     def status(self) -> dict[str, Any]:
         """One more chunk is encoded each time that it is asked for."""
-        done = min(self.pending, 1)
+        done = min(self.pending, 1) if self.encodes else 0
         self.pending, self.stored = self.pending - done, self.stored + done
         results = {"stored": self.stored, "failed": self.failed if self.stored else 0}
         return {
@@ -188,6 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         state, sent = self.server_state, json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/v1/memories" and any(len(fact["text"]) > state.longest for fact in sent.get("facts", ())):
+            self._refuse(400, "facts[0]: too long")
+            return
         if self.path == "/v1/memories":
             self._json(state.infer(sent) if sent.get("infer") else state.add(sent["user_id"], sent["facts"]))
             return
@@ -212,18 +218,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _score(self, sent: dict[str, Any]) -> None:
         state, user = self.server_state, sent["user_id"]
+        state.on_score()
         whole = state.encoded.get(user) == state.owned.get(user)
         if sent["mode"] == "kv" and (state.never_injects or not whole):
-            self.send_response(503)
-            self.send_header("content-type", "application/json")
-            self.end_headers()
-            self.wfile.write(b'{"error": {"message": "the memory is not all encoded: nothing_encoded"}}')
+            self._refuse(503, "the memory is not all encoded: nothing_encoded")
         else:
             own = {"answer": "Bruno"} if sent["answer_tokens"] else {}
             self._json(ten_questions.told(sent["mode"], sent["question"], sent["k"] or 0) | own)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent."""
+
+    def _refuse(self, status: int, message: str) -> None:
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps({"error": {"message": message}}).encode())
 
     def _json(self, body: object) -> None:
         self._send("application/json", json.dumps(body).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -14,8 +15,9 @@ from inferscale_server.bench.accuracy.estimate import RESAMPLES, recovered
 from inferscale_server.bench.accuracy.failure import Failure
 from inferscale_server.bench.accuracy.gap import gaps
 from inferscale_server.bench.accuracy.ledger import ROWS, Ledger
+from inferscale_server.bench.accuracy.ledger import SETTINGS as SETTINGS_FILE
 from inferscale_server.bench.accuracy.measure import Measuring, Progress
-from inferscale_server.bench.accuracy.report import accuracy_table, answers_table
+from inferscale_server.bench.accuracy.report import accuracy_table, answers_table, plot_accuracy
 from inferscale_server.errors import ConfigError
 from tests.bench.ten_questions import CASES, LN2, MEMORY_TOKENS, TEN, TenQuestions
 
@@ -56,6 +58,31 @@ def test_an_interval_holds_the_figure_and_closes_where_questions_do_not_differ(l
     of = by_category(cells(trios(ledger), seed=0))
     assert 0.5 <= of[ALL].recovered.low < 0.75 < of[ALL].recovered.high <= 1.0
     assert of["multi-hop"].recovered.low == pytest.approx(0.5) == of["multi-hop"].recovered.high
+
+
+def test_a_question_without_a_category_of_its_own_counts_once(tmp_path: Path) -> None:
+    haystack = Haystack("ten", TEN.facts, tuple(replace(case, category=ALL) for case in CASES))
+    ledger = Ledger(tmp_path, SETTINGS)
+    Measuring(TenQuestions(), "primer", ledger).run([haystack], (20,), 1, QUIET)
+    [cell] = cells(trios(ledger), seed=0)
+    assert (cell.category, cell.questions) == (ALL, 10)
+
+
+def test_where_text_gains_nothing_no_share_of_it_is_told() -> None:
+    estimate = recovered([1.0, 1.0], [1.0, 1.0], [1.0, 2.0], seed=0)
+    assert not math.isfinite(estimate.value) and not math.isfinite(estimate.low)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kv", [1.0, 1.5])
+def test_a_figure_that_is_not_finite_is_neither_shown_nor_drawn(ledger: Ledger, tmp_path: Path, kv: float) -> None:
+    measure(TenQuestions(), ledger)
+    whole = by_category(cells(trios(ledger), seed=0))[ALL]
+    cell = replace(whole, recovered=recovered([1.0, 1.0], [1.0, 1.0], [1.0, kv], seed=0))
+    [*_, shown, _kl, _agreement, _prefilled] = [next(iter(column.cells)) for column in accuracy_table([cell]).columns]
+    assert shown == "–"
+    plot_accuracy([cell, whole], tmp_path / "plot.svg")
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
 def test_an_interval_is_that_of_resampled_questions() -> None:
@@ -147,6 +174,21 @@ def test_whoever_breaks_a_run_off_does_not_wait_for_all_that_was_still_to_be_ask
         measure(model, ledger)
     going_on.set()
     assert {question for question, _, _ in model.asked} <= {CASES[0].question, CASES[1].question}
+
+
+def test_a_kill_while_the_settings_are_written_loses_no_row(tmp_path: Path) -> None:
+    measure(TenQuestions(), Ledger(tmp_path, SETTINGS))
+    (tmp_path / f"{SETTINGS_FILE}.tmp").write_text('{"questions": "te')
+    again = TenQuestions()
+    assert measure(again, Ledger(tmp_path, SETTINGS)) == [] and again.asked == []
+
+
+def test_settings_are_replaced_and_never_written_in_place(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, SETTINGS)
+    (kept := tmp_path / "kept.json").hardlink_to(tmp_path / SETTINGS_FILE)
+    before = kept.read_bytes()
+    ledger.serves("primer", {"fingerprint": "f"})
+    assert kept.read_bytes() == before != (tmp_path / SETTINGS_FILE).read_bytes()
 
 
 def test_a_finished_run_asks_nothing_and_takes_nothing_in(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from inferscale_server.bench.accuracy.judge import TRIES, Judge
 from inferscale_server.bench.accuracy.ledger import Ledger
 from inferscale_server.bench.accuracy.measure import Measuring, Progress
 from inferscale_server.bench.accuracy.verdicts import judge_missing
-from inferscale_server.errors import Unavailable
+from inferscale_server.errors import ConfigError, Unavailable
 from tests.bench.ten_questions import CASES, TEN, TenQuestions
 
 QUIET = Progress(lambda text: None, lambda count: None)
@@ -69,7 +69,16 @@ def script() -> Iterator[Script]:
 
 @pytest.mark.parametrize(
     ("said", "right"),
-    [("CORRECT", True), ("WRONG", False), ("It is not WRONG, so CORRECT.", True), ("CORRECT? No: WRONG", False)],
+    [
+        ("CORRECT", True),
+        ("WRONG", False),
+        ("It is not WRONG, so CORRECT.", True),
+        ("CORRECT? No: WRONG", False),
+        ("The answer is NOT CORRECT.", False),
+        ("**Correct.**", True),
+        ("wrong\n", False),
+        ("WRONG, the correct answer is Pickle.", False),
+    ],
 )
 def test_the_last_verdict_counts(script: Script, said: str, right: bool) -> None:
     script.says = said
@@ -84,7 +93,7 @@ def test_the_judge_sees_question_gold_and_answer_and_is_asked_without_chance(scr
     assert (asked["model"], asked["temperature"], script.headers) == ("m", 0, ["Bearer secret"])
 
 
-@pytest.mark.parametrize("say", ["Perhaps.", "INCORRECT", None])
+@pytest.mark.parametrize("say", ["Perhaps.", "", "INCORRECT", "It says the correct name.", None])
 def test_a_judge_that_says_neither_is_no_verdict(script: Script, say: object) -> None:
     script.says = say
     with pytest.raises(Unavailable, match="neither CORRECT nor WRONG"):
@@ -140,6 +149,13 @@ def test_a_judge_that_fails_costs_no_row_and_is_asked_again_by_the_next_run(scri
     assert whole.questions == 10 and whole.right == {"off": 1.0, "text": 1.0, "kv": 1.0}
     assert list(judge_missing(judge, again, [TEN], 1)) == [] and len(script.asked) == 31
     assert all(row.right for row in Ledger(tmp_path, {}).rows)
+
+
+def test_a_judge_can_be_named_later_and_left_out_again_but_not_replaced(tmp_path: Path) -> None:
+    Ledger(tmp_path, {"judge": None})
+    assert [Ledger(tmp_path, {"judge": judge}).settings["judge"] for judge in ("m", None, "m")] == ["m"] * 3
+    with pytest.raises(ConfigError, match="made with judge = 'm', not 'n'"):
+        Ledger(tmp_path, {"judge": "n"})
 
 
 def test_what_is_judged_is_not_judged_again_and_nobody_judges_what_is_not_asked(script: Script, tmp_path: Path) -> None:

@@ -63,6 +63,17 @@ def test_locomo_questions_with_an_answer_keep_their_number_and_get_a_category_in
     assert len(haystack.facts) == 5 and haystack.facts[-1].session == "session_10"
 
 
+def test_locomo_questions_and_observations_that_are_blank_are_left_out(tmp_path: Path) -> None:
+    blank = [
+        {"question": "Who?", "answer": " ", "category": 4},
+        {"question": " ", "answer": "Ravi", "category": 4},
+        {"question": "Who?", "answer": "Ravi", "category": 4},
+    ]
+    said = {"Ravi": [["", "D1:1"], ["Ravi bakes.", "D1:2"]]}
+    [haystack] = read_haystacks(write(tmp_path, changed={"qa": blank, "session_1_observation": said}))
+    assert [case.key for case in haystack.cases] == ["7/2"] and all(fact.text for fact in haystack.facts)
+
+
 def test_a_single_file_is_read_without_its_neighbours(tmp_path: Path) -> None:
     write(tmp_path, "7")
     write(tmp_path, "8")
@@ -77,6 +88,30 @@ def test_lines_with_the_same_facts_ask_one_user(tmp_path: Path) -> None:
     assert second.facts == (DatedFact("She moved.", "Ilse", datetime(2024, 1, 4, tzinfo=UTC), "s"),)
 
 
+def test_a_line_ends_at_its_line_feed_whatever_its_texts_hold(tmp_path: Path) -> None:
+    lines = [{**LINES[0], "facts": [f"Ravi{mark}bakes."]} for mark in ("\u2028", "\x85", "\N{CROISSANT}")]
+    (tmp_path / "mine.jsonl").write_text(
+        "".join(json.dumps(line, ensure_ascii=False) + "\r\n" for line in lines), "utf-8"
+    )
+    read = read_haystacks(tmp_path)
+    assert [haystack.facts[0].text for haystack in read] == [line["facts"][0] for line in lines]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text(json.dumps(LINES[0]), "utf-8-sig")
+    assert len(read_haystacks(tmp_path)) == 1
+
+
+def test_an_answer_may_be_a_number(tmp_path: Path) -> None:
+    [haystack] = read_haystacks(write_lines(tmp_path, [{**LINES[0], "answer": 2023}]))
+    assert haystack.cases[0].answer == "2023"
+
+
+def test_half_a_character_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"mine\.jsonl.*surrogates not allowed"):
+        read_haystacks(write_lines(tmp_path, [{**LINES[0], "question": "\ud800?"}]))
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -84,6 +119,7 @@ def test_lines_with_the_same_facts_ask_one_user(tmp_path: Path) -> None:
         ([], "line 1: the line is no JSON object"),
         ({**LINES[0], "fact": 1}, "line 1: the line has an unknown key 'fact'"),
         ({**LINES[0], "answer": " "}, "line 1: answer is no text"),
+        ({**LINES[0], "answer": True}, "line 1: answer is no text"),
         ({**LINES[0], "facts": []}, "line 1: facts is no list of facts"),
         ({**LINES[0], "facts": [{"text": "a", "timestamp": "soon"}]}, "line 1: Invalid isoformat"),
         ({**LINES[0], "facts": [7]}, "line 1: a fact is no JSON object"),
@@ -122,9 +158,12 @@ def test_a_longmemeval_question_says_on_which_day_it_is_asked(
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"haystack_dates": ["2023/05/20"]}, "zip"),
-        ({"haystack_dates": ["yesterday", "2023/05/20"]}, "'yesterday' is no date"),
-        ({"question_date": "today"}, "'today' is no date"),
+        ({"haystack_dates": ["2023/05/20"]}, r"s\[0\]: 2 haystack_sessions, 1 haystack_dates, 2 session ids"),
+        ({"haystack_dates": ["yesterday", "2023/05/20"]}, r"s\[0\]: 'yesterday' is no date"),
+        ({"haystack_dates": ["2023/13/20", "2023/05/20"]}, r"s\[0\]: month must be in 1..12"),
+        ({"question_date": "today"}, r"s\[0\]: 'today' is no date"),
+        ({"question": " "}, r"s\[0\]: question is no text"),
+        ({"haystack_sessions": [[], [{"role": "user", "content": None}]]}, r"s\[0\]: haystack_sessions holds no text"),
         ({"haystack_sessions": 3}, r"s\[0\]: TypeError"),
         ({"haystack_session_ids": None}, r"s\[0\]: TypeError"),
     ],
@@ -132,6 +171,26 @@ def test_a_longmemeval_question_says_on_which_day_it_is_asked(
 def test_a_broken_longmemeval_question_is_named(tmp_path: Path, changed: dict[str, Any], complaint: str) -> None:
     (tmp_path / "s.json").write_text(json.dumps([long_memory(**changed)]), "utf-8")
     with pytest.raises(ConfigError, match=complaint):
+        read_haystacks(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["question", "answer", "question_id", "haystack_sessions", "haystack_dates"])
+def test_what_a_longmemeval_question_lacks_is_named(tmp_path: Path, key: str) -> None:
+    broken = {name: value for name, value in long_memory(question_id="q2").items() if name != key}
+    (tmp_path / "s.json").write_text(json.dumps([long_memory(), broken]), "utf-8")
+    with pytest.raises(ConfigError, match=rf"s\[1\] has no '{key}'"):
+        read_haystacks(tmp_path)
+
+
+@pytest.mark.parametrize("answer", [None, "", " "])
+def test_a_longmemeval_question_without_an_answer_is_left_out(tmp_path: Path, answer: str | None) -> None:
+    (tmp_path / "s.json").write_text(json.dumps([long_memory(question_id="q2", answer=answer), long_memory()]), "utf-8")
+    assert [case.key for haystack in read_haystacks(tmp_path) for case in haystack.cases] == ["s/q1"]
+
+
+def test_two_questions_of_one_name_are_refused_since_they_would_share_their_rows(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(json.dumps([long_memory(), long_memory(answer="8")]), "utf-8")
+    with pytest.raises(ConfigError, match=r"2 questions in .* are named 's/q1'"):
         read_haystacks(tmp_path)
 
 

@@ -119,6 +119,9 @@ class SmallEngine:
         hit = self._hit(prompt_ids, salt)
         injection = None if command is None else command.injection
         planned = 0 if injection is None else len(injection.token_ids)
+        if not hit:
+            for layer in self.layers:
+                layer.attention.kv_cache.fill_(float("nan"))  # a request's blocks were another's before
         covered = max(planned, hit)
         commands = self._commands(command, hit, covered, len(prompt_ids))
         self.worker.begin(commands)

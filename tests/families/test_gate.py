@@ -115,6 +115,37 @@ def no_positions(groups: list[LayerGroup]) -> None:
     groups[0].table = None
 
 
+def a_token_too_few(groups: list[LayerGroup]) -> None:
+    """One layer's last injected token never reaches the cache."""
+    write = groups[0].writes[-1]
+    groups[0].writes[-1] = lambda layer, key, value, cache, slots: write(layer, key[:-1], value[:-1], cache, slots[:-1])
+
+
+def unscaled_keys(groups: list[LayerGroup]) -> None:
+    """A scaled rotation's factor is divided out and not put back."""
+    for group in groups:
+        table = group.table
+        assert table is not None
+        table.at = lambda at, table=table: (table.cos[at] * 0.9, table.sin[at] * 0.9)  # type: ignore[method-assign, misc]
+
+
+def swapped_layers(groups: list[LayerGroup]) -> None:
+    """Each layer of a group gets what another one computed."""
+    groups[0].writes.reverse()
+    groups[0].layers.reverse()
+
+
+def only_far_positions(groups: list[LayerGroup]) -> None:
+    """Right near the start, one position off past the original context of a scaled rotation."""
+    for group in groups:
+        table = group.table
+        assert table is not None
+        table.at = lambda at, table=table: (  # type: ignore[method-assign, misc]
+            table.cos[at - (at > 300).long()],
+            table.sin[at - (at > 300).long()],
+        )
+
+
 FAULTS = [
     (shifted_positions, "injection at 0"),
     (swapped_values, "injection at 0"),
@@ -153,7 +184,10 @@ async def test_a_slab_of_codes_is_red_on_a_wrong_rotation(tmp_path: Path, fault:
     assert (await World(tmp_path, engine, CODED).judge()).reasons
 
 
-@pytest.mark.parametrize("fault", [fault for fault, _ in FAULTS])
+MORE_FAULTS = (a_token_too_few, unscaled_keys, swapped_layers, only_far_positions)
+
+
+@pytest.mark.parametrize("fault", [*(fault for fault, _ in FAULTS), *MORE_FAULTS])
 async def test_the_gate_is_red_and_keeps_no_verdict_on(tmp_path: Path, fault: Fault) -> None:
     engine = SmallEngine()
     world = World(tmp_path, engine)

@@ -19,6 +19,7 @@ TEXT: list[tuple[dict[str, Any], str]] = [
     ({"model_type": "jamba", "mamba_d_state": 16}, "state"),
     ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"}, "state"),
     ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]}, "state"),
+    ({"model_type": "recurrent_gemma", "block_types": ["recurrent", "recurrent", "attention"]}, "state"),
     ({"model_type": "gpt2"}, "learned positions"),
     ({"model_type": "t5", "is_encoder_decoder": True}, "encoder"),
     ({"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic NTK"),

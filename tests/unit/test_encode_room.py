@@ -11,6 +11,7 @@ from inferscale_server.catalog import ChunkKey
 from inferscale_server.command import Extent
 from inferscale_server.encode import BATCH, MAX_LOOSE
 from inferscale_server.job import Job
+from inferscale_server.recipe import RecipeSizes, make_recipe
 
 from .builders import ALICE, BOB, fact
 from .engines import HEADER_IDS, ISOLATED, world
@@ -60,6 +61,18 @@ async def test_a_fact_too_long_for_the_primer_is_encoded_once_and_not_over_and_o
     here.add(long)
     await asyncio.wait_for(here.encoder.drain(), 5)
     assert here.chunk(long) is not None and len(here.requests_for(long)) == 1
+
+
+@pytest.mark.parametrize("name", ["primer", "window", "session"])
+async def test_a_long_fact_is_encoded_behind_as_much_as_it_leaves_room_for(name: str) -> None:
+    here = world(max_model_len=100, recipe=make_recipe(name, RecipeSizes(primer_facts=3, window_turns=3)))
+    short = [fact(number, " ".join(f"n{number}w{n}" for n in range(14))) for number in range(3)]
+    long = fact(3, " ".join(f"word{n}" for n in range(60)))
+    here.add(*short, long)
+    await asyncio.wait_for(here.encoder.drain(), 5)
+    chunk = here.chunk(long)
+    assert chunk is not None and 0 < len(chunk.behind) < 3
+    assert all(here.chunk(each) is not None for each in short)
 
 
 async def test_a_fact_that_is_forgotten_while_its_rows_are_wiped_is_not_encoded() -> None:

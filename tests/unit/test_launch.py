@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from inferscale_server.cli import main
 from inferscale_server.config import ServerConfig
+from inferscale_server.demo.progress import Progress
 from inferscale_server.demo.server import free_port
 from inferscale_server.engine.launch import (
     checked_start,
     failed_codes,
     log_path,
     prepare_environment,
+    tell_ready,
     why_ended,
 )
 from inferscale_server.errors import StoreCorrupt, UnsupportedOption
@@ -28,6 +32,21 @@ def test_vllm_logs_into_the_data_folder_unless_its_level_or_help_is_asked_for(tm
     assert log_path(config, ("--dtype", "float32"), {}) == tmp_path / "logs" / "engine.log"
     assert log_path(config, (), {"VLLM_LOGGING_LEVEL": "INFO"}) is None
     assert log_path(config, ("--help",), {}) is None and log_path(config, ("--help=ModelConfig",), {}) is None
+
+
+def test_the_terminal_says_why_memory_is_text_and_nothing_more_where_it_is_kv() -> None:
+    said = {}
+    for refusals in ((), ("the start-up gate is red: [rotation at 0] differs", "ALiBi")):
+        terminal = StringIO()
+        tell_ready(Progress(Console(file=terminal)), "http://127.0.0.1:8000", "tiny", refusals)
+        said[refusals] = [line.split("s  ", 1)[1] for line in terminal.getvalue().splitlines()]
+    kv, text = said.values()
+    assert kv == ["ready: http://127.0.0.1:8000 serves tiny, memory as KV"]
+    assert text == [
+        "ready: http://127.0.0.1:8000 serves tiny, memory as text",
+        "KV mode is off, memory is served as text: the start-up gate is red: [rotation at 0] differs",
+        "KV mode is off, memory is served as text: ALiBi",
+    ]
 
 
 @pytest.mark.parametrize("flag", ["--enable-log-requests", "--kv-transfer-config={}", "--api_key=x"])

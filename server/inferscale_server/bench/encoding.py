@@ -21,6 +21,7 @@ POLL_S = 0.5
 IDLE_ANSWERS = 3
 """So many times in a row nothing must be queued: the queue is empty for a moment between two owners' batches."""
 TIMEOUT_S = 1800.0
+"""Given up when nothing has come for so long: all of a large conversation may take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def take_in(
 ) -> Encoding:
     """Store the facts and wait for their KV, of all at once or of each before the next is stored.
 
-    Raises Unavailable after TIMEOUT_S, and the SDK's errors.
+    Raises Unavailable when nothing has come for TIMEOUT_S, and the SDK's errors.
     """
     before = queue(client)
     start = time.monotonic()
@@ -97,7 +98,7 @@ def take_in(
         tell(f"storing {at} of {len(facts)} facts")
         client.memories.add(user, facts=[fact_input(fact) for fact in facts[at : at + at_once]])
         if one_by_one:
-            next(mark for mark in watch(client) if not mark.pending)
+            _wait_idle(client)
     stored = time.monotonic()
     marks = wait_encoded(client, tell)
     footprint, after = client.footprint(user), queue(client)
@@ -113,6 +114,11 @@ def take_in(
     )
 
 
+def _wait_idle(client: InferScaleClient) -> None:
+    if all(mark.pending for mark in watch(client)):
+        raise Unavailable(f"a fact was still waiting for its KV, and nothing had come for {TIMEOUT_S:.0f} s")
+
+
 def fact_input(fact: DatedFact) -> FactInput:
     """The fact as the SDK takes it."""
     return {"text": fact.text, "speaker": fact.speaker, "timestamp": fact.said_at, "session_id": fact.session}
@@ -126,7 +132,7 @@ def wait_encoded(client: InferScaleClient, tell: Report) -> tuple[Mark, ...]:
         tell(f"encoding: {mark.stored - marks[0].stored} chunks in {mark.after_s:.0f} s")
         if settled(marks):
             return tuple(marks[: 1 - IDLE_ANSWERS])
-    raise Unavailable(f"{marks[-1].pending} encodings were still waiting after {TIMEOUT_S:.0f} s")
+    raise Unavailable(f"{marks[-1].pending} encodings were still waiting, and none had come for {TIMEOUT_S:.0f} s")
 
 
 def settled(marks: Sequence[Mark]) -> bool:
@@ -135,11 +141,14 @@ def settled(marks: Sequence[Mark]) -> bool:
 
 
 def watch(client: InferScaleClient) -> Iterator[Mark]:
-    """What is queued or running now, and again every POLL_S until TIMEOUT_S are over."""
-    start = time.monotonic()
-    while (after_s := time.monotonic() - start) < TIMEOUT_S:
+    """What is queued or running now, and again every POLL_S until nothing has come for TIMEOUT_S."""
+    start = came = time.monotonic()
+    done = None
+    while (asked := time.monotonic()) - came < TIMEOUT_S:
         now = queue(client)
-        yield Mark(after_s, now.pending, now.results["stored"])
+        if now.results.total() != done:
+            done, came = now.results.total(), asked
+        yield Mark(asked - start, now.pending, now.results["stored"])
         time.sleep(POLL_S)
 
 

@@ -70,7 +70,8 @@ def _facts(whole: Json, number: int) -> Iterator[DatedFact]:
         for at, pair in enumerate(_expect(observations, list, f"{key}.{speaker}")):
             where = f"{key}.{speaker}[{at}]"
             text = _expect(next(iter(_expect(pair, list, where)), None), str, where)
-            yield DatedFact(text, speaker, said_at, f"session_{number}")
+            if text.strip():
+                yield DatedFact(text, speaker, said_at, f"session_{number}")
 
 
 def _date(whole: Json, key: str) -> datetime:

@@ -204,8 +204,7 @@ def accuracy(
     choice = ServerChoice(base_url, model, dtype, tuple(vllm_arg or ()))
     asked = spread(everything, limit)
     with bench_accuracy.out_folder(out) as folder:
-        settings = settings_of(plan, choice, everything)
-        ledger = Ledger(folder, settings)
+        ledger = Ledger(folder, settings_of(plan, choice, everything))
         with bench_accuracy.shown_progress(missing_count(plan, variants, asked, ledger)) as progress:
             failed = measure_all(plan, choice, variants, asked, ledger, progress, api_key, machine_of)
         found = trios(ledger, (case.key for haystack in asked for case in haystack.cases))
@@ -214,7 +213,7 @@ def accuracy(
     shown = [report.accuracy_table(figures), report.answers_table(figures), report.gaps_table(apart)]
     show(*(table for table in [*shown, report.promises_table(promised)] if table is not None))
     rows = [row.figures() for trio in found for row in trio.rows]
-    told: dict[str, object] = {"machine": asdict(this_machine()), "settings": {**settings, "seed": seed}}
+    told: dict[str, object] = {"machine": asdict(this_machine()), "settings": {**ledger.settings, "seed": seed}}
     told |= {"variants": dict(ledger.variants), "cells": [asdict(cell) for cell in figures]}
     told |= {"gaps": [asdict(gap) for gap in apart]}
     kept = {"promises": [asdict(one) | {"met": one.met} for one in promised]}

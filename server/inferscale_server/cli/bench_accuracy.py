@@ -58,6 +58,8 @@ def judge_of(url: str | None, model: str | None, key: str | None) -> Judge | Non
 
     if (url is None) != (model is None):
         raise ConfigError("option 'judge_url': a judge needs both --judge-url and --judge-model")
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ConfigError(f"option 'judge_url': {url!r} does not begin with http:// or https://")
     return None if url is None or model is None else Judge(url, model, key)
 
 

@@ -6,6 +6,7 @@ Refuses to know what is measured.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,8 +34,32 @@ LimitOption = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Load only the conversation's first N facts.")
 ]
 QuestionsOption = Annotated[int, typer.Option("--questions", metavar="N", min=1, help="How many questions to ask.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
-PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw them there (png, svg, pdf).")]
+PLOTS = (".png", ".svg", ".pdf")
+
+
+def _in_a_folder(file: Path | None) -> Path | None:
+    """Makes the folder before the first measurement: hours later is too late to hear that it cannot be."""
+    if file is None:
+        return None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"no folder {str(file.parent)!r} can be made: {error.strerror}") from error
+    return file
+
+
+def _drawable(file: Path | None) -> Path | None:
+    if file is not None and file.suffix.lower() not in PLOTS:
+        raise typer.BadParameter(f"{file.name!r} does not end in {', '.join(PLOTS)}")
+    return _in_a_folder(file)
+
+
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", callback=_in_a_folder, help="Write the figures there.")
+]
+PlotOption = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", callback=_drawable, help="Draw them there (png, svg, pdf).")
+]
 BreakdownOption = Annotated[bool, typer.Option("--breakdown", help="Also say where the time goes; a minute more.")]
 Mem0Option = Annotated[
     bool,
@@ -160,9 +185,20 @@ def show(*shown: object) -> None:
 
 
 def write_json(file: Path | None, figures: object) -> None:
-    """Write the figures, if a file was named."""
+    """Write the figures, if a file was named. JSON has no such thing as not a number: null."""
     if file is not None:
-        file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+        file.write_text(json.dumps(_finite(figures), indent=1, allow_nan=False) + "\n", "utf-8")
+
+
+def _finite(figures: object) -> object:
+    match figures:
+        case float() if not math.isfinite(figures):
+            return None
+        case dict():
+            return {key: _finite(value) for key, value in figures.items()}
+        case list() | tuple():
+            return [_finite(value) for value in figures]
+    return figures
 
 
 def end(complaints: Sequence[str]) -> None:

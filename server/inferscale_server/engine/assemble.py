@@ -57,7 +57,7 @@ async def assemble(
     model_name = state.openai_serving_models.base_model_paths[0].name
     header_ids = await framer.default_header(model_name)
     if header_ids is None:
-        support.refusals.append("the chat template does not let a system message stand where the memory would")
+        support.refusals.append(_unframed(state.online_renderer.chat_template or tokenize.chat_template))
     sessions = Sessions(config.max_sessions, config.session_idle_s)
     folder.announce(server_url(config.host, config.port))
     memory, embedder = await _open_stores(config, late := _LateSink())
@@ -183,6 +183,12 @@ async def _open_disk(
     return disk
 
 
+def _unframed(template: object) -> str:
+    if template is None:
+        return "the model brings no chat template; name one: inferscale serve MODEL -- --chat-template FILE"
+    return "the chat template does not let a system message stand where the memory would"
+
+
 def _wording_of(config: ServerConfig) -> Wording:
     intro = MEMORY_INTRO if config.memory_intro is None else config.memory_intro.rstrip("\n") + "\n"
     return Wording(config.system_prompt or DEFAULT_SYSTEM, intro, config.fact_wrapper, config.memory_place)
@@ -198,7 +204,7 @@ def _ingredients(
     """`template`: the one that vLLM was told to use instead of the tokenizer's."""
     model = vllm_config.model_config
     return Ingredients(
-        weights=_weights_of(model.model, model.revision),
+        weights=_weights_of(model),
         config=model.hf_config.to_dict(),
         tokenizer=tokenize.digest(),
         chat_template=str(template or tokenize.chat_template),
@@ -213,10 +219,13 @@ def _ingredients(
     )
 
 
-def _weights_of(model: str, revision: str | None) -> str:
-    """Name and revision of a hub model; of a local folder, names, sizes and times of its weight files."""
-    folder = Path(model)
-    if not folder.is_dir():
-        return f"{model}@{revision}"
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".gguf"))
-    return ";".join(f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in files)
+def _weights_of(model: Any) -> str:
+    """Name and commit of a hub model; of a local folder, names, sizes and times of its weight files. And what vLLM
+    makes of them while it loads them, if anything."""
+    folder = Path(model.model)
+    if folder.is_dir():
+        files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".gguf"))
+        named = ";".join(f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in files)
+    else:  # a branch moves on
+        named = f"{model.model}@{getattr(model.hf_config, '_commit_hash', None) or model.revision}"
+    return named if model.quantization is None else f"{named} as {model.quantization}"

@@ -14,6 +14,7 @@ ROTATIONS = frozenset({"default", "linear", "llama3", "yarn", "longrope", "su"})
 ALIBI_TYPES = frozenset({"bloom", "mpt"})
 LEARNED_POSITION_TYPES = frozenset({"gpt2", "gpt_bigcode", "opt", "xglm"})
 STATE_KEYS = ("ssm_cfg", "mamba_d_state", "mamba_d_conv", "ssm_state_size", "hybrid_override_pattern", "time_step_rank")
+LAYER_KINDS = ("layer_types", "layers_block_type", "block_types")
 STATE_LAYERS = frozenset({"linear_attention", "mamba", "mamba2", "conv", "recurrent", "rwkv"})
 
 
@@ -47,7 +48,7 @@ def _latent(config: Mapping[str, Any]) -> str | None:
 
 
 def _state_space(config: Mapping[str, Any]) -> str | None:
-    layers = {str(kind) for name in ("layer_types", "layers_block_type") for kind in config.get(name) or ()}
+    layers = {str(kind) for name in LAYER_KINDS for kind in config.get(name) or ()}
     if any(config.get(key) for key in STATE_KEYS) or layers & STATE_LAYERS:
         return "state-space, convolution or linear-attention layers keep a running state that cannot be moved"
     return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.exceptions import VLLMValidationError
+from vllm.renderers.chat_utils import ChatTemplateResolutionError
 from vllm.renderers.online_renderer import OnlineRenderer
 
 from inferscale_server.plan import Frame
@@ -58,7 +59,7 @@ class Framer:
         return with_memory(messages, memory, self._seat, self.wording)
 
     async def default_header(self, model: str) -> tuple[int, ...] | None:
-        """The ids before the memory when the client sends no system prompt; None if the template cannot be framed.
+        """The ids before the memory when the client sends no system prompt; None if there is no template to frame.
 
         Finds the seat that the template bears. To be called once, before anything is framed.
         """
@@ -70,7 +71,7 @@ class Framer:
         self._seat = seat
         try:
             frame = await self.frame(ChatCompletionRequest(model=model, messages=list(messages)))  # type: ignore[arg-type]
-        except VLLMValidationError:  # what the template raises: it refuses a system message
+        except (VLLMValidationError, ChatTemplateResolutionError):  # it refuses a system message, or there is none
             return None
         return None if frame is None else frame.before
 

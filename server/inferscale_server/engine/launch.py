@@ -70,6 +70,13 @@ class StartReport(Protocol):
         """The start was broken off: leave the terminal as it was. May be called in a signal handler."""
 
 
+def tell_ready(report: StartReport, url: str, model: str, refusals: Sequence[str]) -> None:
+    """Say what is served where, and why memory is text where it is: its operator may look at the terminal alone."""
+    report.ready(f"ready: {url} serves {model}, memory as {'text' if refusals else 'KV'}")
+    for refusal in refusals:
+        report.say(f"KV mode is off, memory is served as text: {refusal}")
+
+
 def log_path(config: ServerConfig, vllm_args: Sequence[str], environ: Mapping[str, str]) -> Path | None:
     """The file for vLLM's output. None: to the terminal, because its log level or its help was asked for."""
     if environ.get(LOG_LEVEL) or {"-h", "--help"} & set(vllm_args) or any(a.startswith("--help=") for a in vllm_args):

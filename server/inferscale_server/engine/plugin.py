@@ -40,6 +40,7 @@ from inferscale_server.engine.assemble import assemble
 from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.engine.door import EngineDoor
 from inferscale_server.engine.in_flight import InFlight
+from inferscale_server.engine.launch import tell_ready
 from inferscale_server.engine.lifeline import end_after, told_to_stop
 from inferscale_server.engine.log_file import keep_heard
 from inferscale_server.engine.responses import ResponsesDesk
@@ -127,8 +128,7 @@ class InferScalePlugin:
         state.refresh_metrics = brain.refresh_metrics
         keep_heard()
         if report is not None:
-            mode = "text" if brain.support.refusals else "KV"
-            report.ready(f"ready: http://{config.host}:{config.port} serves {brain.model_name}, memory as {mode}")
+            tell_ready(report, f"http://{config.host}:{config.port}", brain.model_name, brain.support.refusals)
 
     async def aclose(self) -> None:
         """End background work and close the stores."""

@@ -69,7 +69,7 @@ def cells(found: Sequence[Trio], seed: int) -> list[Cell]:
     """For each variant and number of facts all questions, then each category; the variants nearest to text first."""
     groups: dict[tuple[str, int, str], list[Trio]] = {}
     for trio in found:
-        for category in (ALL, trio.kv.category):
+        for category in {ALL, trio.kv.category}:  # questions without a category of their own are in ALL alone
             groups.setdefault((trio.kv.variant, trio.kv.k, category), []).append(trio)
     made = {key: _cell(*key, group, seed) for key, group in groups.items()}
 

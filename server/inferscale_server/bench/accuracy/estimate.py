@@ -27,12 +27,14 @@ class Estimate:
 def recovered(off: Sequence[float], text: Sequence[float], kv: Sequence[float], seed: int) -> Estimate:
     """(NLL_off - NLL_kv) / (NLL_off - NLL_text), of means over the same questions, one value a question each.
 
-    Not a mean of ratios: where text gains next to nothing, a single question's ratio means nothing.
+    Not a mean of ratios: where text gains next to nothing, a single question's ratio means nothing. Not finite where
+    text gains nothing at all.
     """
     gains = np.array([np.subtract(off, kv), np.subtract(off, text)])  # (2, questions)
     picks = _picks(gains.shape[1], seed)
     kept, possible = gains[:, picks].sum(axis=2)  # (resamples,) each
-    return _estimate(float(gains[0].sum() / gains[1].sum()), kept / possible)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _estimate(float(np.divide(*gains.sum(axis=1))), kept / possible)
 
 
 def mean(values: Sequence[float], seed: int) -> Estimate:

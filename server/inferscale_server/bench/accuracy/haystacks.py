@@ -6,7 +6,8 @@ Knows: which format a file has, and which questions have an answer to be scored.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from inferscale_server.bench.accuracy.case import Case, Haystack
@@ -30,20 +31,35 @@ def read_haystacks(path: Path) -> list[Haystack]:
     haystacks = [haystack for file in files for haystack in _read(file) if haystack.cases]
     if not haystacks:
         raise ConfigError(f"option 'data': no question in {str(path)!r} has an answer")
+    [(key, times)] = Counter(case.key for haystack in haystacks for case in haystack.cases).most_common(1)
+    if times > 1:
+        raise ConfigError(f"option 'data': {times} questions in {str(path)!r} are named {key!r}")
     return haystacks
 
 
 def _read(file: Path) -> Sequence[Haystack]:
     try:
-        text = file.read_text("utf-8")
-        if file.suffix == LINES_SUFFIX:
-            return read_own_lines(file.stem, text)
-        read = json.loads(text)
-        if is_longmemeval(read):
-            return parse_longmemeval(file.stem, read)
-        return [locomo_haystack(parse_conversation(file.stem, read))]
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: bad UTF-8, bad JSON, or ours
+        haystacks = _parsed(file.stem, file.suffix, file.read_text("utf-8-sig"))
+        for text in _texts(haystacks):
+            text.encode()
+        return haystacks
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: bad UTF-8, bad JSON, half a character, ours
         raise ConfigError(f"option 'data': {file}: {error}") from error
+
+
+def _parsed(name: str, suffix: str, text: str) -> Sequence[Haystack]:
+    if suffix == LINES_SUFFIX:
+        return read_own_lines(name, text)
+    read = json.loads(text)
+    return parse_longmemeval(name, read) if is_longmemeval(read) else [locomo_haystack(parse_conversation(name, read))]
+
+
+def _texts(haystacks: Sequence[Haystack]) -> Iterator[str]:
+    for haystack in haystacks:
+        for fact in haystack.facts:
+            yield from (fact.text, fact.speaker or "", fact.session or "")
+        for case in haystack.cases:
+            yield from (case.key, case.question, case.answer, case.category)
 
 
 def locomo_haystack(conversation: Conversation) -> Haystack:
@@ -51,7 +67,10 @@ def locomo_haystack(conversation: Conversation) -> Haystack:
     cases = tuple(
         Case(f"{conversation.name}/{at}", question.text, question.answer, LOCOMO_CATEGORIES[question.category])
         for at, question in enumerate(conversation.questions)
-        if question.answer and question.category in LOCOMO_CATEGORIES
+        if question.answer
+        and question.answer.strip()
+        and question.text.strip()
+        and question.category in LOCOMO_CATEGORIES
     )
     return Haystack(conversation.name, conversation.facts, cases)
 

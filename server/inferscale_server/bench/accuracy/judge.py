@@ -21,7 +21,9 @@ TIMEOUT_S = 120.0
 TRIES = 5
 MAX_TOKENS = 512
 """Room for a model that thinks aloud first; the last verdict counts."""
-VERDICT = re.compile(r"\b(CORRECT|WRONG)\b")
+VERDICT = re.compile(r"\b(NOT )?(CORRECT|WRONG)\b")
+ONE_WORD = re.compile(r"\W*(correct|wrong)\W*", re.IGNORECASE)
+"""Small letters count only alone: elsewhere they tell of the gold answer."""
 
 PROMPT = """Judge an answer to a question about somebody's past conversations. The gold answer is right. The answer is
 CORRECT if it says what the gold answer says, in whatever words and however long, dates in any format; else it is WRONG.
@@ -46,10 +48,10 @@ class Judge:
     def finds_right(self, case: Case, answer: str) -> bool:
         """Raises Unavailable when the judge does not answer, after TRIES, or says neither."""
         said = self._ask(PROMPT.format(question=case.question, gold=case.answer, answer=answer))
-        verdicts = VERDICT.findall(said)
-        if not verdicts:
+        found = read_verdict(said)
+        if found is None:
             raise Unavailable(f"the judge said neither CORRECT nor WRONG: {said[:100]!r}")
-        return bool(verdicts[-1] == "CORRECT")
+        return found
 
     def _ask(self, prompt: str) -> str:
         headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
@@ -77,6 +79,14 @@ class Judge:
                     raise
             self.sleep(backoff_s(tries, random.random()) if asked_s is None else asked_s)
         raise AssertionError("the last try returns or raises")
+
+
+def read_verdict(said: str) -> bool | None:
+    """Was the answer found right? None when the judge said neither."""
+    if alone := ONE_WORD.fullmatch(said):
+        return alone[1].upper() == "CORRECT"
+    *_, last = [None, *VERDICT.finditer(said)]
+    return None if last is None else (last[2] == "CORRECT") is (last[1] is None)
 
 
 def _busy(response: httpx.Response) -> bool:

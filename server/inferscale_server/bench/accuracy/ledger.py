@@ -7,6 +7,7 @@ rows are only added. A run with other settings is refused: rows of two settings 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from inferscale_server.errors import ConfigError
 SETTINGS, ROWS = "run.json", "rows.jsonl"
 MACHINE = "machine"
 """What is told of a variant and may differ between two runs."""
+JUDGE = "judge"
+"""The setting that a later run may add or leave out: verdicts come after the answers. Two judges are never mixed."""
 
 
 class Ledger:
@@ -29,7 +32,11 @@ class Ledger:
         self._settings = dict(settings)
         self._variants: dict[str, Mapping[str, object]] = {}
         self._rows: dict[RowKey, Row] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ROWS).touch()
+        except OSError as error:
+            raise ConfigError(f"option 'out': {folder} cannot be written: {error.strerror}") from error
         if (folder / SETTINGS).exists():
             self._resume()
         else:
@@ -46,6 +53,11 @@ class Ledger:
     def get(self, key: RowKey) -> Row | None:
         """One row, or None."""
         return self._rows.get(key)
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What the rows depend on; the judge may be an earlier run's."""
+        return self._settings
 
     @property
     def variants(self) -> Mapping[str, Mapping[str, object]]:
@@ -80,12 +92,16 @@ class Ledger:
             found = json.loads((self._folder / SETTINGS).read_text("utf-8"))
             self._variants = _variants(found)
             self._compare(found)
+            self._write_settings()
             self._rows = {row.key: row for row in _framed(self._read())}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"option 'out': {self._folder} holds no run that can be continued: {error}") from error
 
     def _compare(self, found: Mapping[str, object]) -> None:
         """What an earlier version did not write was None then."""
+        if JUDGE in self._settings and None in (self._settings[JUDGE], found.get(JUDGE)):
+            self._settings[JUDGE] = self._settings[JUDGE] or found.get(JUDGE)
+            found = {**found, JUDGE: self._settings[JUDGE]}
         differing = [key for key, value in self._settings.items() if found.get(key) != value]
         if differing:
             name = differing[0]
@@ -104,8 +120,11 @@ class Ledger:
         return [Row.from_json(json.loads(line)) for line in whole.splitlines()]
 
     def _write_settings(self) -> None:
+        """At once: a kill must not leave half a file, without which all rows are lost."""
         told = {**self._settings, "variants": self._variants}
-        (self._folder / SETTINGS).write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+        written = self._folder / f"{SETTINGS}.tmp"
+        written.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+        os.replace(written, self._folder / SETTINGS)
 
 
 def _variants(found: Mapping[str, Any]) -> dict[str, Mapping[str, object]]:

@@ -24,15 +24,13 @@ SPEAKERS = {"user": None, "assistant": "assistant"}
 
 
 def is_longmemeval(read: object) -> bool:
-    """Does parsed JSON look like LongMemEval?"""
-    return isinstance(read, list) and all(isinstance(one, dict) and "haystack_sessions" in one for one in read)
+    """Does parsed JSON look like LongMemEval? Every other format is an object."""
+    return isinstance(read, list)
 
 
-def parse_longmemeval(name: str, read: Sequence[Mapping[str, object]]) -> list[Haystack]:
-    """One haystack a question. Raises ValueError that names the place."""
-    return [
-        _haystack(name, at, one) for at, one in enumerate(read) if not str(one.get("question_id")).endswith(ABSTENTION)
-    ]
+def parse_longmemeval(name: str, read: Sequence[object]) -> list[Haystack]:
+    """One haystack a question that has an answer. Raises ValueError that names the place."""
+    return [haystack for at, one in enumerate(read) if (haystack := _read(f"{name}[{at}]", name, one)) is not None]
 
 
 def parse_date(text: str) -> datetime:
@@ -44,18 +42,36 @@ def parse_date(text: str) -> datetime:
     return datetime(year, month, day, hour, minute, tzinfo=UTC)
 
 
-def _haystack(name: str, at: int, read: Mapping[str, object]) -> Haystack:
-    where = f"{name}[{at}]"
+def _read(where: str, name: str, read: object) -> Haystack | None:
+    if not isinstance(read, dict):
+        raise ValueError(f"{where} is no JSON object")
     try:
-        case = Case(f"{name}/{read['question_id']}", _question(read), str(read["answer"]), str(read["question_type"]))
-        facts = sorted(_facts(read), key=lambda fact: (fact.said_at is not None, fact.said_at))
-        return Haystack(case.key, tuple(facts), (case,))
-    except (KeyError, TypeError, AttributeError) as error:
+        return None if _unanswerable(read) else _haystack(name, read)
+    except KeyError as error:
+        raise ValueError(f"{where} has no {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    except (TypeError, AttributeError) as error:
         raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _unanswerable(read: Mapping[str, object]) -> bool:
+    answer = read["answer"]
+    return str(read["question_id"]).endswith(ABSTENTION) or answer is None or not str(answer).strip()
+
+
+def _haystack(name: str, read: Mapping[str, object]) -> Haystack:
+    case = Case(f"{name}/{read['question_id']}", _question(read), str(read["answer"]), str(read["question_type"]))
+    facts = sorted(_facts(read), key=lambda fact: (fact.said_at is not None, fact.said_at))
+    if not facts:
+        raise ValueError("haystack_sessions holds no text")
+    return Haystack(case.key, tuple(facts), (case,))
 
 
 def _question(read: Mapping[str, object]) -> str:
     """Behind the day on which it is asked, where that is known."""
+    if not str(read["question"]).strip():
+        raise ValueError("question is no text")
     asked_on = read.get("question_date")
     today = None if asked_on is None else day(parse_date(str(asked_on)).timestamp())
     return str(read["question"]) if today is None else f"Today is {today}. {read['question']}"
@@ -63,9 +79,11 @@ def _question(read: Mapping[str, object]) -> str:
 
 def _facts(read: Mapping[str, object]) -> Iterator[DatedFact]:
     sessions, dates, ids = (_listed(read, f"haystack_{what}") for what in ("sessions", "dates", "session_ids"))
+    if not len(sessions) == len(dates) == len(ids):
+        raise ValueError(f"{len(sessions)} haystack_sessions, {len(dates)} haystack_dates, {len(ids)} session ids")
     for turns, date, session in zip(sessions, dates, ids, strict=True):
         for turn in turns:
-            text = " ".join(str(turn["content"]).split())[:MAX_FACT_CHARS]
+            text = " ".join(str(turn["content"] or "").split())[:MAX_FACT_CHARS]
             if turn["role"] in SPEAKERS and text:
                 yield DatedFact(text, SPEAKERS[str(turn["role"])], parse_date(str(date)), str(session))
 

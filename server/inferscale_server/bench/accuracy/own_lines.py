@@ -21,13 +21,13 @@ NO_CATEGORY = "all"
 def read_own_lines(name: str, text: str) -> list[Haystack]:
     """One haystack for each different list of facts. Raises ValueError that names the line."""
     by_facts: dict[tuple[DatedFact, ...], list[Case]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # a JSON text may hold other line breaks
         if not line.strip():
             continue
         try:
             read = _object(json.loads(line), KEYS, "the line")
             facts = tuple(_fact(one) for one in _facts(read))
-            case = Case(f"{name}/{number}", _text(read, "question"), _text(read, "answer"), _category(read))
+            case = Case(f"{name}/{number}", _text(read, "question"), _answer(read), _category(read))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from error
         by_facts.setdefault(facts, []).append(case)
@@ -53,6 +53,13 @@ def _fact(read: object) -> DatedFact:
 def _moment(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _answer(read: Mapping[str, object]) -> str:
+    """A number is its digits, as in LoCoMo."""
+    answer = read.get("answer")
+    is_number = isinstance(answer, int | float) and not isinstance(answer, bool)
+    return str(answer) if is_number else _text(read, "answer")
 
 
 def _category(read: Mapping[str, object]) -> str:

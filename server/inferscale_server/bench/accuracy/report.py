@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +64,8 @@ def promises_table(promises: Sequence[Ratio]) -> Table | None:
 
 
 def _shown(estimate: Estimate, digits: int) -> str:
+    if not math.isfinite(estimate.value):
+        return "–"
     return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f} … {estimate.high:.{digits}f})"
 
 
@@ -87,8 +91,17 @@ def plot_accuracy(cells: Sequence[Cell], file: Path) -> None:
 
 def _bars(axes: Axes, cells: Sequence[Cell], estimates: Sequence[Estimate]) -> None:
     names = [f"{cell.variant}, k = {cell.k}" for cell in cells]
+    estimates = [_drawable(one) for one in estimates]
     values = [one.value for one in estimates]
     below = [max(one.value - one.low, 0.0) for one in estimates]
     above = [max(one.high - one.value, 0.0) for one in estimates]
     axes.barh(names, values, xerr=(below, above))
     axes.grid(alpha=0.3, axis="x")
+
+
+def _drawable(estimate: Estimate) -> Estimate:
+    """What cannot be drawn, of figures that are not finite, is no bar or a bar without whiskers."""
+    if all(map(math.isfinite, astuple(estimate))):
+        return estimate
+    value = estimate.value if math.isfinite(estimate.value) else 0.0
+    return Estimate(value, value, value)

@@ -102,7 +102,8 @@ def served(
 @contextmanager
 def _address(choice: ServerChoice, variant: Variant, top: int, tell: Report) -> Iterator[str]:
     if choice.base_url is not None:
-        yield choice.base_url
+        with sigterm_unwinds():  # a user that is left behind keeps its room
+            yield choice.base_url
         return
     vllm_args = (*vllm_args_of(choice), "--max-logprobs", str(top))
     with (

@@ -71,11 +71,17 @@ class ServedModel:
         return {**named, **engine, "machine": dict(self._machine(self._client))}
 
     def take_in(self, facts: Sequence[DatedFact], tell: Report) -> str:
-        """Raises Unavailable when a fact was not encoded; nothing of the user is left then."""
+        """Raises Unavailable when a fact was refused or not encoded; nothing of the user is left then."""
+        from inferscale_sdk import APIStatusError
+
         user = new_user()
         with ExitStack() as failed:
             failed.callback(self.let_go, user)
-            if complaints := take_in(self._client, user, facts, tell).complaints:
+            try:
+                taken_in = take_in(self._client, user, facts, tell)
+            except APIStatusError as error:
+                raise Unavailable(f"the facts were refused: {error}") from error
+            if complaints := taken_in.complaints:
                 raise Unavailable(complaints[0])
             failed.pop_all()
         return user
