@@ -6,9 +6,11 @@ padding. What a collection is of (an owner's facts, a corpus) its caller knows.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from zipfile import BadZipFile
 
 import numpy as np
@@ -19,6 +21,8 @@ Ids = npt.NDArray[np.int64]
 
 DEAD_SHARE = 0.25
 """Of all rows; when more are dead, a collection is built anew without them."""
+UNREADABLE = (BadZipFile, EOFError, KeyError, IndexError, RuntimeError, SyntaxError, zlib.error)
+"""What numpy and zipfile raise for a damaged archive, besides ValueError."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,20 +154,32 @@ def nearest_rows(vectors: Floats, ids: Ids, admitted: npt.NDArray[np.bool_], que
 
 def write_saved(path: Path, ids: Ids, vectors: Floats) -> None:
     """Write ids (n,) and vectors (n, dimension) for `read_saved`. Raises OSError."""
-    with path.open("wb") as file:
-        np.savez(file, ids=ids, vectors=vectors)
+    write_arrays(path, ids=ids, vectors=vectors)
 
 
 def read_saved(path: Path, dimension: int) -> tuple[Ids, Floats]:
     """ids (n,) and vectors (n, dimension) of a file that `write_saved` wrote. Raises OSError, ValueError."""
-    try:
-        with np.load(path, allow_pickle=False) as saved:
-            ids, vectors = np.asarray(saved["ids"], np.int64), np.asarray(saved["vectors"], np.float32)
-    except (BadZipFile, EOFError, KeyError) as error:
-        raise ValueError(f"{path} is damaged or no index") from error
+    arrays = read_arrays(path, "ids", "vectors")
+    ids, vectors = np.asarray(arrays["ids"], np.int64), np.asarray(arrays["vectors"], np.float32)
     if vectors.shape != (len(ids), dimension) or ids.ndim != 1:
         raise ValueError(f"{path} holds no vectors of {dimension} dimensions with their ids")
     return ids, vectors
+
+
+def write_arrays(path: Path, **arrays: npt.NDArray[Any]) -> None:
+    """Write arrays, each with a checksum, for `read_arrays`. Raises OSError."""
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_arrays(path: Path, *names: str) -> dict[str, npt.NDArray[Any]]:
+    """Arrays of a file that `write_arrays` wrote. Raises OSError, and ValueError for a damaged file or another one."""
+    archive = BytesIO(path.read_bytes())
+    try:
+        with np.load(archive, allow_pickle=False) as saved:
+            return {name: np.asarray(saved[name]) for name in names}
+    except (*UNREADABLE, OSError) as error:  # the file was read: an offset in it leads nowhere
+        raise ValueError(f"{path} is damaged or no index") from error
 
 
 def check_vectors(vectors: Floats, count: int, dimension: int) -> None:
@@ -175,6 +191,8 @@ def check_vectors(vectors: Floats, count: int, dimension: int) -> None:
 
 
 def check_query(query: Floats, k: int, dimension: int) -> None:
-    """Raises ValueError unless the query is (dimension,) and k at least 1."""
-    if query.shape != (dimension,) or k < 1:
-        raise ValueError(f"a query of shape {query.shape} with k = {k}, in {dimension} dimensions")
+    """Raises ValueError unless the query is (dimension,) float32 and finite, and k at least 1."""
+    if query.shape != (dimension,) or query.dtype != np.float32 or k < 1:
+        raise ValueError(f"a query of {query.dtype} {query.shape} with k = {k}, in {dimension} dimensions")
+    if not np.isfinite(query).all():
+        raise ValueError("a query is not finite")

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inferscale_server.ann import Floats, Ids, Neighbours, Rows, check_query, check_vectors, nearest_rows
+from inferscale_server.ann import (
+    Floats,
+    Ids,
+    Neighbours,
+    Rows,
+    check_query,
+    check_vectors,
+    nearest_rows,
+    read_arrays,
+    write_arrays,
+)
 
 LINKS = 32
 """Neighbours of each vector in the graph (HNSW's M)."""
@@ -55,23 +65,23 @@ class FaissAnn:
         return self._search(query, k, admitted, count)
 
     def save(self, path: Path) -> None:
-        """See AnnIndex. Two files: the graph, and `<path>.ids.npy`."""
+        """See AnnIndex. One file with a checksum: faiss would take a damaged graph's links as they are."""
         import faiss
 
         if not self._rows.alive.all():
             self._rebuild()
-        faiss.write_index(self._graph, str(path))
-        np.save(_ids_beside(path), self._rows.ids, allow_pickle=False)
+        write_arrays(path, ids=self._rows.ids, graph=faiss.serialize_index(self._graph))
 
     def load(self, path: Path) -> None:
         """See AnnIndex."""
         import faiss
 
-        ids = np.load(_ids_beside(path), allow_pickle=False)
+        arrays = read_arrays(path, "ids", "graph")
         try:
-            graph = faiss.read_index(str(path))
+            graph = faiss.deserialize_index(arrays["graph"])
         except RuntimeError as error:  # faiss has no other
             raise ValueError(f"{path} is no graph: {str(error).splitlines()[-1]}") from error
+        ids = arrays["ids"]
         if graph.ntotal != len(ids) or graph.d != self._dimension:
             raise ValueError(f"{path} holds {graph.ntotal} vectors of {graph.d} dimensions for {len(ids)} ids")
         self._graph, self._rows = graph, Rows(np.asarray(ids, np.int64))
@@ -125,7 +135,3 @@ def _empty(dimension: int) -> Any:
     graph = faiss.IndexHNSWFlat(dimension, LINKS, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = EF_BUILD
     return graph
-
-
-def _ids_beside(path: Path) -> Path:
-    return path.with_name(path.name + ".ids.npy")

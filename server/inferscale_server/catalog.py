@@ -7,7 +7,7 @@ after they have been wiped: a fact may be forgotten long after its rows were let
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -138,6 +138,16 @@ class Catalog:
             self.drop(chunk.key)
             coming += len(chunk.token_ids)
         return True
+
+    def make_room_for(self, lengths: Sequence[int]) -> None:
+        """`make_room` for chunks of so many tokens: for all, else for as many of the first as there can be room for."""
+        loose = sum(len(chunk.token_ids) for chunk in self._chunks.values() if self._evictable(chunk))
+        most, rows = self.rows_coming + loose, 0
+        for length in lengths:
+            if rows + length > most:
+                break
+            rows += length
+        self.make_room(rows)
 
     def make_room_among_headers(self, rows: int) -> None:
         """Evict the headers used longest ago, as long as they and a new one of `rows` are over the headers' share."""

@@ -56,3 +56,17 @@ async def staged_plan(
         plan = recall.plan(found, frame, mode, room_tokens, refusal, lines)
     plan_s = perf_counter() - started - stage_s
     return StagedPlan(plan, staged, 1e3 * stage_s, 1e3 * plan_s)
+
+
+def tokens_by_source(plan: MemoryPlan, staged: Mapping[int, ColdTier], injected: int) -> dict[str, int]:
+    """Tokens of the header and the memory by where their KV was when the chat came; `text`: memory that was computed.
+
+    `injected`: so many of the prompt's first tokens did not have to be computed.
+    """
+    found, left = {"device": 0, "host": 0, "disk": 0}, injected
+    for chunk in plan.chunks:  # in the prompt's order
+        tokens = min(len(chunk.token_ids), left)
+        found[staged.get(chunk.stamp, "device")] += tokens
+        left -= tokens
+    found["device"] += left  # what only the prefix cache holds any more
+    return found | {"text": plan.memory_tokens - max(injected - plan.header_tokens, 0)}

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal
@@ -190,17 +191,20 @@ class Stager:
 
     async def _bring(self, coming: Coming, chat: _Chat) -> None:
         async with self._busy:
-            with self._catalog.pinned(coming.warm):  # what a chat uses must not make room for the rest of it
+            with ExitStack() as held:  # what a chat uses must not make room for the rest of it
+                held.enter_context(self._catalog.pinned(coming.warm))
                 for part in _parts(coming.cold):
                     if perf_counter() >= chat.until:
                         return
-                    await self._bring_part(part, chat)
+                    came = await self._bring_part(part, chat)
+                    held.enter_context(self._catalog.pinned(came))
 
-    async def _bring_part(self, part: Sequence[_Cold], chat: _Chat) -> None:
+    async def _bring_part(self, part: Sequence[_Cold], chat: _Chat) -> list[Chunk]:
+        """Returns what can be found now."""
         tier, started = _tier(part[0]), perf_counter()
-        await self._make_room(sum(len(one.wanted.token_ids) for one in part if one.wanted.key not in self._catalog))
+        await self._make_room([len(one.wanted.token_ids) for one in part if one.wanted.key not in self._catalog])
         placed = self._place(part, chat)
-        done = [False] * len(placed)
+        done, came = [False] * len(placed), []
         try:
             done = await self._fill(placed)
         finally:
@@ -208,8 +212,10 @@ class Stager:
                 result = self._settle(chunk, filled)
                 if result == "staged":
                     chat.came[chunk.stamp] = tier
+                    came.append(chunk)
                 self._count(chat, chunk.key, result)
         self._note_pace(tier, sum(len(chunk.token_ids) for _, chunk in placed), perf_counter() - started)
+        return came
 
     def _note_pace(self, tier: ColdTier, tokens: int, seconds: float) -> None:
         if tokens:
@@ -217,9 +223,9 @@ class Stager:
             before = self._s_per_token.get(tier, newest)
             self._s_per_token[tier] = before + NEWEST_SHARE * (newest - before)
 
-    async def _make_room(self, rows: int) -> None:
-        if rows > self._catalog.rows - self._catalog.rows_used:
-            self._catalog.make_room(rows)
+    async def _make_room(self, lengths: Sequence[int]) -> None:
+        if sum(lengths) > self._catalog.rows - self._catalog.rows_used:
+            self._catalog.make_room_for(lengths)
             await self._wipe()
 
     def _place(self, part: Sequence[_Cold], chat: _Chat) -> list[tuple[_Cold, Chunk]]:
@@ -256,6 +262,7 @@ class Stager:
         self._forgotten.discard(chunk.stamp)
         if filled and not forgotten and chunk.key not in self._catalog:
             self._catalog.commit(chunk)
+            self._catalog.get(chunk.key)  # in use from now on: what comes for another chat pushes out others first
             return "staged"
         self._catalog.release(chunk)
         return "overtaken" if forgotten or chunk.key in self._catalog else "failed"

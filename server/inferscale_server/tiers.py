@@ -44,7 +44,7 @@ class HostTier:
         self.results: Counter[str] = Counter()  # of copies to the host: copied, replaced, no_room
         self._device, self._engine = device, engine
         self._waiting: OrderedDict[ChunkKey, Chunk] = OrderedDict()
-        self._copying: dict[ChunkKey, bool] = {}  # was its text forgotten meanwhile?
+        self._copying: dict[ChunkKey, Chunk] = {}  # under way, and its text was not forgotten meanwhile
         self._wake = asyncio.Event()
         self.catalog.on_unwiped = self._wake.set
 
@@ -91,10 +91,9 @@ class HostTier:
         def doomed(chunk: Chunk) -> bool:
             return gone is None or chunk.key.name in gone or not gone.isdisjoint(chunk.behind)
 
-        for key in [key for key, chunk in self._waiting.items() if key.owner == owner and doomed(chunk)]:
-            del self._waiting[key]
-        for key in self._copying:
-            self._copying[key] |= key.owner == owner
+        for coming in (self._waiting, self._copying):
+            for key in [key for key, chunk in coming.items() if key.owner == owner and doomed(chunk)]:
+                del coming[key]
         self.catalog.drop_where(owner, doomed)
 
     # The background task
@@ -119,7 +118,7 @@ class HostTier:
         part = self._take_waiting()
         if not part:
             return False
-        self.catalog.make_room(sum(len(chunk.token_ids) for chunk in part))
+        self.catalog.make_room_for([len(chunk.token_ids) for chunk in part])
         await self.wipe()
         pairs = [(chunk, self.catalog.reserve(chunk.key, chunk.token_ids, chunk.behind)) for chunk in part]
         placed = [(chunk, copy) for chunk, copy in pairs if copy is not None and self._device.holds(chunk)]
@@ -132,22 +131,29 @@ class HostTier:
         return True
 
     def _take_waiting(self) -> list[Chunk]:
+        """The next few that still lie on the device: no more than the tier has rows for, unless one alone is more."""
         part: list[Chunk] = []
+        room = self.catalog.rows
         while self._waiting and len(part) < COPIES:
-            _, chunk = self._waiting.popitem(last=False)
-            part += [chunk] if self._device.holds(chunk) else []
+            chunk = next(iter(self._waiting.values()))
+            if part and len(chunk.token_ids) > room:
+                break
+            del self._waiting[chunk.key]
+            if self._device.holds(chunk):
+                part.append(chunk)
+                room -= len(chunk.token_ids)
         return part
 
     async def _copy(self, placed: Sequence[tuple[Chunk, Chunk]]) -> None:
         orders = [RowCopy(chunk.extents, chunk.stamp, copy.extents, copy.stamp) for chunk, copy in placed]
-        self._copying = {chunk.key: False for chunk, _ in placed}
+        self._copying = {chunk.key: chunk for chunk, _ in placed}
         done = [False] * len(placed)
         try:
             with self._device.pinned(chunk for chunk, _ in placed):
                 done = await self._engine.copy("to_host", orders) if orders else []
         finally:
             for (chunk, copy), copied in zip(placed, done, strict=True):
-                if copied and not self._copying[chunk.key]:
+                if copied and chunk.key in self._copying:
                     self.catalog.commit(copy)
                     self.results["copied"] += 1
                 else:

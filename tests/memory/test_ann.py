@@ -135,17 +135,40 @@ def test_a_file_that_is_no_index_or_of_other_vectors_is_an_error_and_changes_not
     index.add(ids_of(1), units(1))
     (tmp_path / "none").write_bytes(b"no graph at all")
     (tmp_path / "cut").write_bytes(b"PK\x03\x04 half an archive")
-    np.save(tmp_path / "cut.ids.npy", ids_of(1))
-    np.save(tmp_path / "none.ids.npy", ids_of(1))
+    (tmp_path / "empty").write_bytes(b"")
+    np.savez((tmp_path / "other").open("wb"), ids=ids_of(1))
     wider = FaissAnn(DIMENSION + 1) if backend == "faiss" else ExactAnn(DIMENSION + 1)
     wider.add(ids_of(5), units(1, dimension=DIMENSION + 1))
     wider.save(tmp_path / "wider")
-    for name in ("none", "cut", "wider"):
+    for name in ("none", "cut", "empty", "other", "wider"):
         with pytest.raises(ValueError):
             index.load(tmp_path / name)
     with pytest.raises(OSError):
         index.load(tmp_path / "absent")
     assert index.search(units(1)[0], 5).ids.tolist() == [1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_file_that_was_cut_or_changed_anywhere_is_an_error(backend: str, tmp_path: Path) -> None:
+    index, saved, vectors = BACKENDS[backend](), tmp_path / "saved", units(9)
+    index.add(np.arange(9, dtype=np.int64), vectors)
+    index.save(saved)
+    whole = saved.read_bytes()
+    index.load(saved)
+    wanted = index.search(vectors[3], 9)
+    for at in range(0, len(whole), max(1, len(whole) // 40)):
+        saved.write_bytes(whole[:at])
+        with pytest.raises(ValueError):
+            index.load(saved)
+        for bit in (1, 64):
+            saved.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+            try:
+                index.load(saved)
+            except ValueError:
+                continue
+            found = index.search(vectors[3], 9)  # the change was of what nothing depends on, such as the file's date
+            assert found.ids.tolist() == wanted.ids.tolist() and found.scores.tobytes() == wanted.scores.tobytes()
+    assert len(index) == 9
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -169,7 +192,14 @@ def test_wrong_vectors_ids_and_queries_are_refused_and_change_nothing(backend: s
     ):
         with pytest.raises(ValueError):
             index.add(ids, vectors)  # type: ignore[arg-type]
-    for query, k in ((units(1)[0], 0), (units(1, dimension=5)[0], 3)):
+    right = units(1)[0]
+    for query, k in (
+        (right, 0),
+        (units(1, dimension=5)[0], 3),
+        (np.full_like(right, np.nan), 3),
+        (right * np.float32(np.inf), 3),
+        (right.astype(np.float64), 3),
+    ):
         with pytest.raises(ValueError):
             index.search(query, k)
     assert len(index) == 2 and index.search(units(2)[1], 5).ids.tolist()[0] == 2

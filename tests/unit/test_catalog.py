@@ -126,6 +126,17 @@ def test_nothing_is_evicted_for_what_cannot_fit(tokens: int) -> None:
     assert a.key in catalog and b.key in catalog
 
 
+def test_room_is_made_for_as_many_of_the_first_as_there_can_be() -> None:
+    catalog = Catalog(10, "f")
+    held = store(catalog, "held", tokens=4)
+    store(catalog, "loose", tokens=5)
+    with catalog.pinned([held]):
+        catalog.make_room_for([3, 3, 1])
+    assert catalog.rows_coming == 6 and held.key in catalog and ChunkKey("fact", ALICE, "loose") not in catalog
+    catalog.make_room_for([11])
+    assert held.key in catalog, "nothing is evicted for what cannot fit"
+
+
 def test_a_reservation_evicts_nothing() -> None:
     catalog = Catalog(3, "f")
     a = store(catalog, "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -9,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from inferscale_server.costs import Costs, Line
-from inferscale_server.plan import Frame
+from inferscale_server.plan import Frame, from_cache
 from inferscale_server.recall import Recall, Recollection
-from inferscale_server.staged_plan import StagedPlan, staged_plan
+from inferscale_server.staged_plan import StagedPlan, staged_plan, tokens_by_source
+from inferscale_server.staging import ColdTier
 from inferscale_server.types import Hit, Mode
 
 from .builders import ALICE
@@ -115,3 +117,21 @@ async def test_what_does_not_fit_into_the_prompt_is_not_brought_up(tmp_path: Pat
     here = await desk(tmp_path)
     await here.plan("kv", room=len(here.cold.wanted[0].token_ids))
     assert here.cold.warm() == [here.cold.facts[0].id]
+
+
+async def test_every_token_has_the_source_of_its_chunk_however_many_were_injected(tmp_path: Path) -> None:
+    plan = (await (await desk(tmp_path, KV_IS_CHEAPER, facts=4)).plan()).plan
+    staged: dict[int, ColdTier] = {plan.chunks[1].stamp: "host", plan.chunks[3].stamp: "disk"}
+    sources = [staged.get(chunk.stamp, "device") for chunk in plan.chunks for _ in chunk.token_ids]
+    assert len(sources) == plan.injected_tokens
+    for injected in range(plan.injected_tokens + 1):
+        found = tokens_by_source(plan, staged, injected)
+        computed = plan.memory_tokens - max(injected - plan.header_tokens, 0)
+        assert found == {"device": 0, "host": 0, "disk": 0, **Counter(sources[:injected]), "text": computed}
+
+
+async def test_what_only_the_prefix_cache_holds_was_on_the_device(tmp_path: Path) -> None:
+    plan = from_cache((await (await desk(tmp_path, KV_IS_CHEAPER)).plan()).plan)
+    injected = plan.header_tokens + 1
+    found = tokens_by_source(plan, {}, injected)
+    assert found == {"device": injected, "host": 0, "disk": 0, "text": plan.memory_tokens - 1}

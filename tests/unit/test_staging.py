@@ -55,7 +55,7 @@ async def test_what_lies_nowhere_is_left_to_the_encoder() -> None:
 
 
 async def test_a_chat_does_not_wait_past_the_deadline_and_the_next_one_profits(tmp_path: Path) -> None:
-    all_ = await cold(tmp_path, deadline_s=0.01)
+    all_ = await cold(tmp_path, deadline_s=0.1)
     all_.engine.gate = asyncio.Event()
     assert await all_.stager.stage(all_.wanted) == {}
     assert all_.stager.results["disk", "late"] == 3
@@ -65,7 +65,7 @@ async def test_a_chat_does_not_wait_past_the_deadline_and_the_next_one_profits(t
 
 
 async def test_no_more_files_are_read_when_the_deadline_has_passed(tmp_path: Path) -> None:
-    all_ = await cold(tmp_path, facts=20, deadline_s=0.01)
+    all_ = await cold(tmp_path, facts=20, deadline_s=0.1)
     all_.engine.gate, before = asyncio.Event(), len(all_.engine.loads)
     await all_.stager.stage(all_.wanted)
     all_.engine.gate.set()
@@ -74,7 +74,7 @@ async def test_no_more_files_are_read_when_the_deadline_has_passed(tmp_path: Pat
 
 
 async def test_the_best_facts_come_first(tmp_path: Path) -> None:
-    all_ = await cold(tmp_path, facts=20, deadline_s=0.01)
+    all_ = await cold(tmp_path, facts=20, deadline_s=0.1)
     all_.engine.gate = asyncio.Event()
     await all_.stager.stage(list(reversed(all_.wanted)))
     all_.engine.gate.set()
@@ -153,7 +153,7 @@ async def test_files_of_another_wording_are_not_staged(tmp_path: Path) -> None:
 
 
 async def test_closing_gives_up_what_is_under_way_and_leaks_no_row(tmp_path: Path) -> None:
-    all_ = await cold(tmp_path, deadline_s=0.01)
+    all_ = await cold(tmp_path, deadline_s=0.1)
     all_.engine.gate, before = asyncio.Event(), all_.world.catalog.rows_used
     await all_.stager.stage(all_.wanted)
     await all_.stager.aclose()
@@ -186,7 +186,7 @@ def open_gate(all_: Cold) -> None:
 
 
 async def test_what_comes_after_the_deadline_was_late_and_nothing_else(tmp_path: Path) -> None:
-    all_ = await cold(tmp_path, facts=10, deadline_s=0.01)
+    all_ = await cold(tmp_path, facts=10, deadline_s=0.1)
     all_.engine.gate = asyncio.Event()
     await all_.stager.stage(all_.wanted)
     open_gate(all_)
@@ -204,6 +204,50 @@ async def test_what_finds_no_rows_is_not_late_too(tmp_path: Path) -> None:
     with catalog.pinned([filler]):
         await all_.stager.stage(all_.wanted)
     assert words(all_.stager) == {"staged": 1, "no_room": 2}
+
+
+async def test_a_chat_that_wants_more_than_fits_has_the_best_of_it(tmp_path: Path) -> None:
+    all_ = await cold(tmp_path, facts=20)
+    catalog, tokens = all_.world.catalog, [len(one.token_ids) for one in all_.wanted]
+    free = catalog.rows - catalog.rows_used - sum(tokens[:10])
+    pinned = catalog.reserve(ChunkKey("context", BOB, "in use"), tuple(range(free)), ())
+    loose = catalog.reserve(ChunkKey("context", BOB, "not in use"), tuple(range(sum(tokens[:4]))), ())
+    assert pinned is not None and loose is not None
+    catalog.commit(pinned)
+    catalog.commit(loose)
+    with catalog.pinned([pinned]):
+        await all_.stager.stage(all_.wanted)
+    assert all_.warm() == [one.id for one in all_.facts[:10]]
+    assert words(all_.stager) == {"staged": 10, "no_room": 10} and catalog.pins == 0
+
+
+async def test_what_came_for_one_chat_is_not_pushed_out_by_the_next_before_it_is_planned(tmp_path: Path) -> None:
+    mine, bobs = [fact(number) for number in range(1, 9)], [fact(number, owner=BOB) for number in range(1, 9)]
+    all_ = await cold(tmp_path, of=mine)
+    all_.world.add(*bobs)
+    await all_.world.encoder.drain()
+    catalog, theirs = all_.world.catalog, [all_.want(one) for one in bobs]
+    catalog.drop_where(BOB, lambda chunk: True)
+    await all_.world.encoder.wipe()
+    tokens = sum(len(one.token_ids) for one in theirs)
+    for number in range(2):  # what others have used long ago, and what nobody has; then there is no room left
+        free = tokens if number == 0 else catalog.rows - catalog.rows_used - tokens
+        chunk = catalog.reserve(ChunkKey("context", BOB, str(number)), tuple(range(free)), ())
+        assert chunk is not None
+        catalog.commit(chunk)
+        if number == 0:
+            catalog.get(chunk.key)
+        else:
+            held = catalog.pin([chunk])
+    planned: list[int] = []
+
+    async def chat(wanted: list[Wanted]) -> None:
+        await all_.stager.stage(wanted)
+        planned.append(sum(one.key in catalog for one in wanted))
+
+    await asyncio.gather(chat(all_.wanted), chat(theirs))
+    held.release()
+    assert planned == [8, 8]
 
 
 async def test_what_does_not_check_out_is_not_late_too(tmp_path: Path) -> None:

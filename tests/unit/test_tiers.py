@@ -71,6 +71,28 @@ async def test_what_was_evicted_comes_back_without_encoding() -> None:
     assert not all_.engine.requests
 
 
+async def test_a_tier_smaller_than_one_command_holds_what_came_last() -> None:
+    all_ = tiers(host_rows=10)
+    chunks = [all_.encode(str(number)) for number in range(COPIES)]
+    large = all_.encode("large", 11)
+    await all_.settle()
+    assert [chunk.key for chunk in chunks if chunk.key in all_.host.catalog] == [chunk.key for chunk in chunks[-3:]]
+    assert large.key not in all_.host.catalog and all_.host.results == {"copied": COPIES, "no_room": 1}
+
+
+async def test_what_is_being_brought_up_makes_no_room_and_the_rest_still_does() -> None:
+    all_ = tiers(host_rows=9)
+    for name in "abc":
+        all_.encode(name)
+    await all_.settle()
+    held = all_.host.catalog.of(ALICE)[0]
+    for name in "def":
+        all_.encode(name)
+    with all_.host.catalog.pinned([held]):
+        await all_.settle()
+    assert {chunk.key.name for chunk in all_.host.catalog.of(ALICE)} == {"a", "d", "e"}
+
+
 async def test_other_tokens_under_the_same_name_are_not_found() -> None:
     all_ = tiers()
     chunk = all_.encode("a", (5, 6, 7))
@@ -145,6 +167,15 @@ async def test_a_forgotten_fact_does_not_come_back(how: str) -> None:
         await all_.settle()
     assert all_.host.find(chunk.key, chunk.token_ids) is None
     assert all_.host.catalog.rows_used == 0 and all_.engine.host == {}
+
+
+async def test_a_copy_under_way_of_another_fact_of_the_same_user_comes_all_the_same() -> None:
+    all_ = tiers()
+    stays, goes = all_.encode("a"), all_.encode("b", behind=("gone",))
+    all_.engine.during_copy = lambda: all_.host.forget_facts(ALICE, ["gone"])
+    await all_.settle()
+    assert all_.host.find(stays.key, stays.token_ids) is not None
+    assert all_.host.find(goes.key, goes.token_ids) is None and all_.host.catalog.rows_used == 3
 
 
 async def test_what_was_encoded_behind_a_forgotten_fact_goes_with_it() -> None:

@@ -126,10 +126,14 @@ class Talker:
             )
 
 
+def questions_of(talks: Talks) -> int:
+    """How many different questions a run asks."""
+    return WARM_UP_TURNS + talks.conversations * talks.turns
+
+
 def run_sessions(client: InferScaleClient, conversation: Conversation, talks: Talks, tell: Report) -> SessionsRun:
     """Load the conversation's facts for a user of each kind, then talk. Raises the SDK's errors, ConfigError."""
-    needed = WARM_UP_TURNS + talks.conversations * talks.turns
-    questions = different_questions([question.text for question in conversation.questions], needed)
+    questions = different_questions([question.text for question in conversation.questions], questions_of(talks))
     users = {kind.name: new_user() for kind in KINDS}
     for kind in KINDS:
         if kind.name != FLOOR:

@@ -92,9 +92,10 @@ def endless(questions: Sequence[str], system: int) -> Iterator[str]:
 
     A question in the same words would find its vector in the server's cache.
     """
-    opening = OPENINGS[system % len(OPENINGS)]
+    assert questions, "there is nothing to ask"
+    opening, different = OPENINGS[system % len(OPENINGS)], tuple(dict.fromkeys(questions))
     for turn in count():
-        for question in questions:
+        for question in different:
             yield f"{opening}{question}" + (f" ({turn})" if turn else "")
 
 

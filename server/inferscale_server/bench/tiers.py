@@ -63,11 +63,16 @@ class TiersRun:
     samples: dict[str, list[Sample]]
 
 
+def questions_of(trial: Trial) -> int:
+    """How many different questions a run asks."""
+    return QUESTIONS_A_USER * (trial.users + 1)
+
+
 def run_tiers(client: InferScaleClient, conversation: Conversation, trial: Trial, tell: Report) -> TiersRun:
     """Load the conversation for every user, then ask each whose memory is cold. Raises the SDK's errors, ConfigError,
     Unavailable when the server has no such tier."""
     check_tier(client, trial.tier)
-    questions = different_questions([one.text for one in conversation.questions], QUESTIONS_A_USER * (trial.users + 1))
+    questions = different_questions([one.text for one in conversation.questions], questions_of(trial))
     warm_up, *users = (new_user() for _ in range(trial.users + 1))
     asked = iter(questions)
     for user in (warm_up, *users):

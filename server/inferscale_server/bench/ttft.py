@@ -95,11 +95,16 @@ def asked_system(probe: Probe, user: str, rival: Comparator | None) -> Comparato
     return rival if rival is not None and probe.mode == RIVAL else ServerMemory(user, probe.mode)
 
 
+def questions_of_run(conversation: Conversation, rounds: int, rival: bool = False) -> int:
+    """How many different questions a run asks. Raises ConfigError for fewer facts than can be asked about."""
+    return questions_needed(possible_fact_counts(len(conversation.facts)), WARM_UP_ROUNDS + rounds, rival)
+
+
 def plan(conversation: Conversation, rounds: int, rival: bool = False) -> tuple[list[Probe], list[Probe]]:
     """The probes that warm up and those that count, without a question in common. Raises ConfigError."""
     fact_counts = possible_fact_counts(len(conversation.facts))
     for_warm_up = questions_needed(fact_counts, WARM_UP_ROUNDS, rival)
-    needed = for_warm_up + questions_needed(fact_counts, rounds, rival)
+    needed = questions_of_run(conversation, rounds, rival)
     questions = different_questions([question.text for question in conversation.questions], needed)
     counted = plan_probes(questions, fact_counts, rounds, rival)
     return plan_probes(questions[-for_warm_up:], fact_counts, WARM_UP_ROUNDS, rival), counted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,9 @@ from inferscale_server.cli.bench_setting import (
     write_json,
 )
 from inferscale_server.cli.folder import KeyOption
+
+if TYPE_CHECKING:
+    from inferscale_server.bench.conversation import Conversation
 
 ENCODED_FACTS = 250
 """How many facts `bench encode` takes when it is not told."""
@@ -66,9 +69,15 @@ def ttft(
     """
     from inferscale_server.bench import tables
     from inferscale_server.bench.plot import plot_ttft
-    from inferscale_server.bench.ttft import run_ttft
+    from inferscale_server.bench.ttft import questions_of_run, run_ttft
 
-    with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench, beside_mem0(bench, mem0) as rival:
+    def asked_of(conversation: Conversation) -> int:
+        return questions_of_run(conversation, questions, mem0)
+
+    with (
+        opened_bench(data, limit, base_url, model, dtype, vllm_arg, asked_of=asked_of) as bench,
+        beside_mem0(bench, mem0) as rival,
+    ):
         run = run_ttft(bench.client, bench.conversation, questions, bench.tell, rival, breakdown)
         machine = machine_of(bench.client)
     show(tables.encoding_table(run.encoding), tables.ttft_table(run.cells), tables.ratio_table(run.ratios))
@@ -98,7 +107,7 @@ def encode(
     from inferscale_server.bench.plot import plot_encoding
     from inferscale_server.bench.ttft import new_user
 
-    with opened_bench(data, limit, base_url, model, dtype, vllm_arg) as bench:
+    with opened_bench(data, limit, base_url, model, dtype, vllm_arg, asked_of=lambda conversation: 0) as bench:
         encoding = take_in(bench.client, new_user(), bench.conversation.facts, bench.tell, one_by_one)
         machine = machine_of(bench.client)
     show(tables.encoding_table(encoding))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from inferscale_server.cli.bench_setting import JsonOption, PlotOption, write_json
 
 SIZES = (100, 1_000, 10_000, 20_000, 100_000, 1_000_000)
 """Powers of ten, and where `--index auto` begins to build a graph."""
@@ -21,10 +21,8 @@ def index(
         int, typer.Option("--limit", metavar="N", min=100, help="At most N vectors, up to 1,000,000.")
     ] = 100_000,
     seed: Annotated[int, typer.Option("--seed", help="Of the vectors.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw them there (png, svg, pdf).")
-    ] = None,
+    json_file: JsonOption = None,
+    plot: PlotOption = None,
 ) -> None:
     """Recall, latency, bytes and build time of each index backend, as it is served. Exit 1 when one finds less than 98
     of 100."""
@@ -43,8 +41,7 @@ def index(
     if json_file is not None:
         from inferscale_server.bench.machine import this_machine
 
-        told = {"machine": asdict(this_machine()), "rows": [asdict(row) for row in rows]}
-        json_file.write_text(json.dumps(told, indent=2), "utf-8")
+        write_json(json_file, {"machine": asdict(this_machine()), "rows": [asdict(row) for row in rows]})
     if plot is not None:
         from inferscale_server.bench.plot import plot_index
 

@@ -23,6 +23,7 @@ from inferscale_server.cli.bench_setting import (
     VllmArgOption,
     beside_mem0,
     end,
+    finite,
     machine_of,
     opened_bench,
     show,
@@ -93,10 +94,13 @@ def throughput(
 def load(
     data: DataOption = None,
     limit: LimitOption = None,
-    rate: Annotated[float, typer.Option("--rate", metavar="R", min=0.01, help="Requests a second.")] = 1.0,
+    rate: Annotated[
+        float, typer.Option("--rate", metavar="R", min=0.01, help="Requests a second.", callback=finite)
+    ] = 1.0,
     seconds: SecondsOption = 60.0,
     adds: Annotated[
-        float, typer.Option("--adds", metavar="SHARE", min=0, max=0.9, help="Share that store a fact.")
+        float,
+        typer.Option("--adds", metavar="SHARE", min=0, max=0.9, help="Share that store a fact.", callback=finite),
     ] = 0.2,
     facts: RecalledOption = 20,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", min=1, help="Tokens of an answer.")] = 8,

@@ -44,11 +44,14 @@ def sessions(
     Exit 1 when the run is void: an answer was served otherwise than asked for, or in no session.
     """
     from inferscale_server.bench.plot import plot_sessions
-    from inferscale_server.bench.sessions import Talks, run_sessions
+    from inferscale_server.bench.sessions import Talks, questions_of, run_sessions
     from inferscale_server.bench.tables import ratio_table, sessions_table
 
-    with opened_bench(data, limit, base_url, model, dtype, vllm_arg, [facts]) as bench:
-        run = run_sessions(bench.client, bench.conversation, Talks(conversations, turns, facts, tokens), bench.tell)
+    talks = Talks(conversations, turns, facts, tokens)
+    with opened_bench(
+        data, limit, base_url, model, dtype, vllm_arg, [facts], asked_of=lambda conversation: questions_of(talks)
+    ) as bench:
+        run = run_sessions(bench.client, bench.conversation, talks, bench.tell)
         machine = machine_of(bench.client)
     show(sessions_table(run.cells, run.totals), ratio_table(run.ratios))
     write_json(json_file, {"machine": machine, **asdict(run)})

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +28,45 @@ if TYPE_CHECKING:
     from inferscale_server.bench.mem0_memory import Mem0Memory
     from inferscale_server.demo.server import Report
 
+PLOT_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def writable(file: Path | None) -> Path | None:
+    """The file, if it can be written, and its folder made: hours later is too late to find out that it cannot."""
+    if file is None:
+        return None
+    folder = file.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"no folder {str(folder)!r} can be made: {error.strerror}") from error
+    if file.is_dir() or not os.access(file if file.exists() else folder, os.W_OK):
+        raise typer.BadParameter(f"{str(file)!r} cannot be written")
+    return file
+
+
+def drawable(file: Path | None) -> Path | None:
+    """`writable`, and of a kind that is drawn."""
+    if file is not None and file.suffix.lower() not in PLOT_SUFFIXES:
+        raise typer.BadParameter(f"{str(file)!r} does not end in {', '.join(PLOT_SUFFIXES)}")
+    return writable(file)
+
+
+def finite(number: float) -> float:
+    """The number; the parser takes "inf" for one, and "nan" for one within every bound."""
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"{number} is no number")
+    return number
+
+
+def with_mem0(wanted: bool) -> bool:
+    """Is it wanted? Both packages are looked for, and neither is imported."""
+    missing = [name for name in ("mem0", "qdrant_client") if wanted and find_spec(name) is None]
+    if missing:
+        raise typer.BadParameter(f"{missing[0]} is not installed: pip install mem0ai qdrant-client")
+    return wanted
+
+
 DataOption = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="LoCoMo conversations, one JSON each. Without it: the sample memories."),
@@ -34,40 +75,24 @@ LimitOption = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Load only the conversation's first N facts.")
 ]
 QuestionsOption = Annotated[int, typer.Option("--questions", metavar="N", min=1, help="How many questions to ask.")]
-PLOTS = (".png", ".svg", ".pdf")
-
-
-def _in_a_folder(file: Path | None) -> Path | None:
-    """Makes the folder before the first measurement: hours later is too late to hear that it cannot be."""
-    if file is None:
-        return None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"no folder {str(file.parent)!r} can be made: {error.strerror}") from error
-    return file
-
-
-def _drawable(file: Path | None) -> Path | None:
-    if file is not None and file.suffix.lower() not in PLOTS:
-        raise typer.BadParameter(f"{file.name!r} does not end in {', '.join(PLOTS)}")
-    return _in_a_folder(file)
-
-
 JsonOption = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", callback=_in_a_folder, help="Write the figures there.")
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.", callback=writable)
 ]
 PlotOption = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", callback=_drawable, help="Draw them there (png, svg, pdf).")
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw them there (png, svg, pdf).", callback=drawable)
 ]
 BreakdownOption = Annotated[bool, typer.Option("--breakdown", help="Also say where the time goes; a minute more.")]
 Mem0Option = Annotated[
     bool,
-    typer.Option("--mem0", help="Beside mem0 with Qdrant in local mode, on the same server (needs both packages)."),
+    typer.Option(
+        "--mem0",
+        help="Beside mem0 with Qdrant in local mode, on the same server (needs both packages).",
+        callback=with_mem0,
+    ),
 ]
 RoundsOption = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="Questions for each answer under way.")]
 SecondsOption = Annotated[
-    float, typer.Option("--seconds", metavar="S", min=0.1, help="How long each mode's load lasts.")
+    float, typer.Option("--seconds", metavar="S", min=0.1, help="How long each mode's load lasts.", callback=finite)
 ]
 RecalledOption = Annotated[int, typer.Option("--facts", metavar="K", min=1, help="Facts recalled for each question.")]
 UrlOption = Annotated[
@@ -108,16 +133,18 @@ def opened_bench(
     vllm_arg: Sequence[str] | None,
     recalled: Sequence[int] = (),
     options: Sequence[str] = (),
+    asked_of: Callable[[Conversation], int] = lambda conversation: 1,
 ) -> Iterator[Bench]:
     """The conversation and a server for it; it must have as many facts as are `recalled` at once. `options` are more
-    options of a server of our own.
+    options of a server of our own; `asked_of`: how many different questions are needed.
 
     Raises ConfigError before anything is started.
     """
-    from inferscale_server.bench.probe import check_reached
+    from inferscale_server.bench.probe import check_reached, different_questions
 
     conversation = _conversation(data).first(limit)
     check_reached(recalled, len(conversation.facts))
+    different_questions([question.text for question in conversation.questions], asked_of(conversation))
     with opened_client(base_url, model, dtype, vllm_arg, options) as asked:
         yield Bench(asked.client, conversation, asked.tell)
 

@@ -17,6 +17,7 @@ from inferscale_server.cli.bench_setting import (
     UrlOption,
     VllmArgOption,
     end,
+    finite,
     machine_of,
     opened_bench,
     show,
@@ -26,7 +27,10 @@ from inferscale_server.cli.bench_setting import (
 TierOption = Annotated[Literal["disk", "host"], typer.Option("--tier", help="Where the memory lies.")]
 UsersOption = Annotated[int, typer.Option("--users", metavar="N", min=1, help="Users that share the slab.")]
 SlabOption = Annotated[
-    float, typer.Option("--kv-device-gib", metavar="GIB", min=0.001, help="Slab of our own server: for a few users.")
+    float,
+    typer.Option(
+        "--kv-device-gib", metavar="GIB", min=0.001, help="Slab of our own server: for a few users.", callback=finite
+    ),
 ]
 
 
@@ -52,11 +56,12 @@ def tiers(
     """
     from inferscale_server.bench.plot import plot_tiers
     from inferscale_server.bench.tables import ratio_table, tiers_table
-    from inferscale_server.bench.tiers import Trial, run_tiers
+    from inferscale_server.bench.tiers import Trial, questions_of, run_tiers
 
-    options = serve_options(tier, kv_device_gib, users)
-    with opened_bench(data, limit or facts, base_url, model, dtype, vllm_arg, [facts], options) as bench:
-        run = run_tiers(bench.client, bench.conversation, Trial(tier, users, facts), bench.tell)
+    options, trial = serve_options(tier, kv_device_gib, users), Trial(tier, users, facts)
+    setting = (data, limit or facts, base_url, model, dtype, vllm_arg, [facts], options)
+    with opened_bench(*setting, asked_of=lambda conversation: questions_of(trial)) as bench:
+        run = run_tiers(bench.client, bench.conversation, trial, bench.tell)
         machine = machine_of(bench.client)
     show(tiers_table(run.cells, tier, run.cold_cost_ms), ratio_table(run.ratios))
     write_json(json_file, {"machine": machine, **asdict(run)})

@@ -16,6 +16,7 @@ from inferscale_server.engine.door import Flight
 from inferscale_server.engine.heard import Heard
 from inferscale_server.plan import MemoryLine, MemoryPlan
 from inferscale_server.session_recall import SessionTold
+from inferscale_server.staged_plan import tokens_by_source
 from inferscale_server.staging import ColdTier
 from inferscale_server.types import ServedMode
 
@@ -115,9 +116,4 @@ def _source(turn: Turn, injected: int) -> dict[str, int]:
     """Tokens by where their KV was when the chat came; text: memory that was computed."""
     if turn.plan is None:
         return {"device": 0, "host": 0, "disk": 0, "text": _shown_tokens(turn)}
-    tiers = [(turn.staged.get(chunk.stamp), len(chunk.token_ids)) for chunk in turn.plan.chunks]
-    host, disk = (sum(tokens for tier, tokens in tiers if tier == name) for name in ("host", "disk"))
-    memory_injected = max(injected - turn.plan.header_tokens, 0)
-    host, disk = min(host, memory_injected), min(disk, memory_injected)
-    text = turn.plan.memory_tokens - memory_injected
-    return {"device": max(injected - host - disk, 0), "host": host, "disk": disk, "text": text}
+    return tokens_by_source(turn.plan, turn.staged, injected)
