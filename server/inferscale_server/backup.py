@@ -22,6 +22,8 @@ REPLACED = ".replaced"
 """What a replaced store that could not be read is kept under."""
 
 HEADER_BYTES = 100
+SMALLEST_BYTES = 512
+"""SQLite's smallest page, and more than a lock file of a server ever holds."""
 ID_AT = slice(68, 72)
 """Where SQLite's header has the application id."""
 
@@ -106,7 +108,7 @@ def _check_target(store: Path, target: Path, force: bool) -> None:
         raise InvalidRequest(f"{target.parent} cannot be looked at: {error.strerror}", param="path") from error
     if not there:
         raise InvalidRequest(f"there is no folder {target.parent}", param="path")
-    if target.resolve() in {store.resolve(), *(_side(store, end).resolve() for end in SIDE_FILES)}:
+    if any(_same_file(target, own) for own in (store, *(_side(store, end) for end in SIDE_FILES))):
         raise InvalidRequest("a store cannot be backed up into itself", param="path")
     if not os.path.lexists(target):
         return
@@ -116,8 +118,18 @@ def _check_target(store: Path, target: Path, force: bool) -> None:
         raise Conflict(f"{target} exists and is not a backup of InferScale", code="file_exists", param="path")
 
 
+def _same_file(one: Path, other: Path) -> bool:
+    """By any name, hard links too; told without opening it (see `_is_store`)."""
+    if one.resolve() == other.resolve():
+        return True
+    return os.path.exists(one) and os.path.exists(other) and os.path.samefile(one, other)
+
+
 def _is_store(path: Path) -> bool:
+    # A process that closes a file loses its POSIX locks on it, so a lock file of the server that asks is never opened.
     try:
+        if path.stat().st_size < SMALLEST_BYTES:
+            return False
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)
     except OSError:

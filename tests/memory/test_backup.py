@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from inferscale_server.backup import back_up, restore
+from inferscale_server.data_folder import FACTS_LOCK, LOCK_NAME, DataFolder
 from inferscale_server.database import MIGRATIONS
 from inferscale_server.errors import Conflict, DataFolderError, InvalidRequest, StartupError, StorageFull, StoreCorrupt
 from inferscale_server.facts import FactStore
@@ -115,6 +116,34 @@ def test_force_replaces_backups_alone(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="itself"):
             back_up(path, tmp_path / name, force=True)
     assert texts_in(path) == ["one"]
+
+
+HOLD_FOLDER = """
+import sys
+from pathlib import Path
+from inferscale_server.data_folder import DataFolder
+DataFolder.hold(Path(sys.argv[1]), facts=Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+"""
+
+
+def test_a_backup_onto_a_lock_leaves_the_folder_locked(tmp_path: Path) -> None:
+    store = filled(tmp_path / "facts.sqlite3")
+    with DataFolder.hold(tmp_path, facts=store):
+        for lock in (LOCK_NAME, store.name + FACTS_LOCK):
+            with pytest.raises(Conflict, match="not a backup"):
+                back_up(store, tmp_path / lock, force=True)
+        for asked in ([tmp_path], [tmp_path / "elsewhere", store]):
+            other = subprocess.run(
+                [sys.executable, "-c", HOLD_FOLDER, *map(str, asked)], capture_output=True, text=True
+            )
+            assert "is in use by" in other.stderr
+
+
+def test_a_store_is_not_backed_up_into_a_hard_link_of_itself(tmp_path: Path) -> None:
+    store = filled(tmp_path / "facts.sqlite3")
+    (link := tmp_path / "link").hardlink_to(store)
+    with pytest.raises(InvalidRequest, match="itself"):
+        back_up(store, link, force=True)
 
 
 def test_a_backup_into_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
