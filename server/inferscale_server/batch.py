@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,6 +120,13 @@ class Batches:
     def wants(self, key: ChunkKey) -> bool:
         """Did a chat use this as text?"""
         return key in self.asked.get(key.owner, ())
+
+    def first_asked(self, among: Container[Owner]) -> Owner | None:
+        """One of these for whom something is wanted, each in turn: who chats waits behind nobody who does not."""
+        found = next((owner for owner in self.asked if owner in among), None)
+        if found is not None:
+            self.asked[found] = self.asked.pop(found)
+        return found
 
     def wants_no_more(self, key: ChunkKey) -> None:
         """The chat's wish is forgotten or fulfilled."""

@@ -194,7 +194,8 @@ class Encoder:
                 await asyncio.sleep(1.0)
 
     async def drain(self) -> None:
-        """Encode all that is queued: headers and contexts first, then a batch of each owner in turn. One at a time."""
+        """Encode all that is queued: headers and contexts first, then a batch of each owner in turn, those before all
+        others who chat meanwhile. One at a time."""
         assert not self._busy, "the encoder is drained by one task"
         self._busy = True
         try:
@@ -223,7 +224,8 @@ class Encoder:
         return self._disk is not None and await self._disk.save_some()
 
     async def _encode_next_owner(self) -> None:
-        owner, _ = self._dirty.popitem(last=False)
+        owner = self._batches.first_asked(self._dirty) or next(iter(self._dirty))
+        del self._dirty[owner]
         self._at_work = (owner,)
         try:
             if await self._encode_owner(owner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import groupby
 
 import pytest
 
@@ -12,6 +13,7 @@ from inferscale_server.command import Extent
 from inferscale_server.encode import BATCH, MAX_LOOSE
 from inferscale_server.job import Job
 from inferscale_server.recipe import RecipeSizes, make_recipe
+from inferscale_server.types import Owner
 
 from .builders import ALICE, BOB, fact
 from .engines import HEADER_IDS, ISOLATED, world
@@ -102,6 +104,18 @@ async def test_what_a_chat_asked_for_comes_first_and_evicts() -> None:
     await here.encoder.drain()
     assert here.chunk(all_facts[-1]) is not None
     assert sum(here.chunk(each) is not None for each in all_facts) == BATCH
+
+
+async def test_who_chats_waits_behind_nobody_who_does_not() -> None:
+    here, silent = world(recipe=ISOLATED), [Owner("local", f"silent-{number}") for number in range(5)]
+    for owner in (*silent, ALICE, BOB):
+        here.add(*facts(2 * BATCH, owner))
+    for owner in (BOB, ALICE):
+        here.encoder.want(owner, [here.encoder.job_of(each) for each in facts(2 * BATCH, owner)])
+    await here.encoder.drain()
+    owners = {here.encoder.job_of(each).token_ids: each.owner for mine in here.facts.values() for each in mine}
+    turns = [owner for owner, _ in groupby(owners[one.own] for one in here.engine.requests if one.own in owners)]
+    assert turns[:4] == [BOB, ALICE, BOB, ALICE] and set(turns) == set(here.facts)
 
 
 async def test_a_full_slab_loses_nothing_to_another_owner() -> None:

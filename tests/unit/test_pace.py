@@ -12,6 +12,7 @@ from inferscale_server.engine.pace import (
     ARRIVING_S,
     QUIET_S,
     REST,
+    REST_AT_MOST_S,
     STEP_TOKENS,
     WAIT_AT_MOST_S,
     WRITES_AT_ONCE,
@@ -88,6 +89,15 @@ async def test_a_load_without_a_gap_does_not_stop_encoding(engine: Engine) -> No
         await asyncio.gather(engine.encode(), engine.encode())
     assert engine.began_s[0] == pytest.approx(100.0 + WAIT_AT_MOST_S, abs=0.01)
     assert engine.began_s[1] - engine.began_s[0] == pytest.approx((1 + REST) * STEP_S + WAIT_AT_MOST_S, abs=0.02)
+
+
+async def test_a_request_that_waited_long_for_chats_in_the_engine_is_not_rested_for_as_long(engine: Engine) -> None:
+    with engine.pace.chatting():
+        async with engine.pace.encoding():
+            engine.now_s += 20
+        ended_s = engine.now_s
+        await engine.encode()
+    assert REST_AT_MOST_S <= engine.began_s[0] - ended_s <= REST_AT_MOST_S + WAIT_AT_MOST_S + 0.02
 
 
 async def test_some_time_after_the_last_chat_nothing_is_held_back(engine: Engine) -> None:

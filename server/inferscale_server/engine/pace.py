@@ -30,6 +30,9 @@ REST = 1.5
 """Idle time behind a turn, by the time that it took. At 1, half of the chats met a turn, and so did their median."""
 WRITING_REST = 3.0
 """The same behind a text: a chat beside it is slower in every step, not in its first alone."""
+REST_AT_MOST_S = 0.5
+"""Behind an encode request. One that took longer has waited for chats in the engine: it would rest the longer the more
+load there is, and the chats would be computed as text for want of it."""
 POLL_S = 0.005
 
 
@@ -38,6 +41,7 @@ class _Lane:
     """Work that takes turns: `one` at a time beside chats, no more than `few` let in at any time."""
 
     rest: float
+    rest_at_most_s: float = float("inf")
     few: AbstractAsyncContextManager[None] = field(default_factory=nullcontext)
     one: asyncio.Lock = field(default_factory=asyncio.Lock)
     rests_until: float = float("-inf")
@@ -52,8 +56,8 @@ class Pace:
         self._clock, self._sleep = clock, sleep
         self._under_way = 0
         self._last_chat_at = float("-inf")
-        self._encoding = _Lane(REST)
-        self._writing = _Lane(WRITING_REST, asyncio.Semaphore(WRITES_AT_ONCE))
+        self._encoding = _Lane(REST, REST_AT_MOST_S)
+        self._writing = _Lane(WRITING_REST, few=asyncio.Semaphore(WRITES_AT_ONCE))
 
     def chat_arrived(self) -> None:
         """A chat is here; its request follows."""
@@ -95,7 +99,7 @@ class Pace:
                     yield
                 finally:
                     now = self._clock()
-                    lane.rests_until = now + lane.rest * (now - started)
+                    lane.rests_until = now + min(lane.rest * (now - started), lane.rest_at_most_s)
 
     @property
     def _quiet(self) -> bool:
