@@ -235,6 +235,15 @@ async def test_by_rule_another_speaker_scope_or_an_earlier_time_replaces_nothing
     assert texts(memory) == ["I live in Oslo", "I live in Rome"]
 
 
+@pytest.mark.parametrize(("speaker", "left"), [(None, 1), ("user", 1), ("Bob", 2)])
+async def test_by_rule_what_a_program_wrote_in_nobodys_name_is_the_users(
+    memory: MemoryService, speaker: str | None, left: int
+) -> None:
+    await memory.add(ALICE, [FactDraft("I live in Oslo", speaker)])
+    await verbatim(memory).remember(ALICE, turns("I live in Rome", at=None))
+    assert texts(memory) == ["I live in Oslo", "I live in Rome"][-left:]
+
+
 async def test_what_was_said_earlier_does_not_take_a_later_facts_place(memory: MemoryService) -> None:
     model = script(facts("User lives in Oslo."), facts("User lives in Rome."), relation("replaces", 1))
     service = extraction(memory, model, ModelJudge(model.write))

@@ -18,6 +18,8 @@ from inferscale_server.extraction.salient import wording
 from inferscale_server.types import Fact, FactDraft, Hit
 from inferscale_server.wording import day
 
+USER = "user"
+"""Who said what names nobody: facts that a program wrote into the user's own memory."""
 NEIGHBOURS = 4
 NEIGHBOUR_SCORE = 0.3
 """Cosine similarity below which a stored fact is not shown to a model."""
@@ -53,7 +55,7 @@ class RuleJudge:
 
     async def judge(self, new: FactDraft, near: Sequence[Hit]) -> Verdict:
         """See Judge."""
-        facts = [hit.fact for hit in near if hit.fact.speaker == new.speaker]
+        facts = [hit.fact for hit in near if (hit.fact.speaker or USER) == (new.speaker or USER)]
         stands = [(fact, relation_of(new.text, fact.text)) for fact in facts]
         same = next((fact for fact, how in stands if how == "same"), None)
         if same is not None:
