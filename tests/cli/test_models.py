@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import metadata
 from pathlib import Path
 from threading import Thread
@@ -105,6 +106,45 @@ def test_starts_at_the_same_time_convert_once(converter: Converter, tmp_path: Pa
     for start in starts:
         start.join()
     assert converter.runs == 1
+
+
+def sampling_of(folder: Path) -> dict[str, object]:
+    """What vLLM takes for its defaults."""
+    read = json.loads((folder / models.SAMPLING_FILE).read_text())
+    return {name: read.get(name) for name in ("temperature", "top_p", "eos_token_id")}
+
+
+def test_a_prepared_model_answers_by_its_model_cards_sampling(converter: Converter, tmp_path: Path) -> None:
+    folder = models.prepare_generator(tmp_path, silent)
+    assert sampling_of(folder) == {"temperature": 0.2, "top_p": 0.9, "eos_token_id": None}
+
+
+def test_a_folder_of_an_earlier_version_gets_the_sampling_and_nothing_else_of_it_changes(
+    converter: Converter, tmp_path: Path
+) -> None:
+    folder = models.prepare_generator(tmp_path, silent)
+    (folder / models.SAMPLING_FILE).write_text('{"eos_token_id": 2}')
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != models.SAMPLING_FILE}
+    models.prepare_generator(tmp_path, silent)
+    assert sampling_of(folder) == {"temperature": 0.2, "top_p": 0.9, "eos_token_id": 2}
+    after = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != models.SAMPLING_FILE}
+    assert converter.runs == 1 and after == before
+
+
+def test_sampling_that_somebody_wrote_into_the_folder_stays(converter: Converter, tmp_path: Path) -> None:
+    folder = models.prepare_generator(tmp_path, silent)
+    (folder / models.SAMPLING_FILE).write_text('{"temperature": 1.0}')
+    models.prepare_generator(tmp_path, silent)
+    assert sampling_of(folder) == {"temperature": 1.0, "top_p": 0.9, "eos_token_id": None}
+
+
+def test_a_folder_whose_sampling_cannot_be_written_serves_all_the_same(converter: Converter, tmp_path: Path) -> None:
+    folder = models.prepare_generator(tmp_path, silent)
+    (folder / models.SAMPLING_FILE).unlink()
+    (folder / models.SAMPLING_FILE).mkdir()
+    told: list[str] = []
+    assert models.prepare_generator(tmp_path, told.append) == folder
+    assert "sampling defaults stay" in " ".join(told)
 
 
 def test_no_name_is_the_embedded_model(converter: Converter, tmp_path: Path) -> None:

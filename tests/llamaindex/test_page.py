@@ -51,7 +51,7 @@ def written() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_an_example_runs(port: ScriptedServer, example: str, capsys: pytest.CaptureFixture[str]) -> None:
-    port.facts["alice"] = ["My dog is called Bruno."]
+    port.facts["alice"] = ["Alice's dog is called Bruno."]
     exec(compile(example, str(PAGE), "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out.strip()
     assert KEY not in str([seen.body for seen in port.seen])
@@ -64,4 +64,4 @@ def test_the_quickstart_is_remembered_and_answered_with_what_was_there(
     exec(compile(EXAMPLES[0], str(PAGE), "exec"), {"__name__": "__main__"})
     written()
     assert capsys.readouterr().out.strip() == "Alice lives in Oslo."
-    assert port.facts["alice"] == ["Alice lives in Oslo.", "My dog is called Bruno."]
+    assert port.facts["alice"] == ["Alice lives in Oslo.", "Alice's dog is called Bruno."]

@@ -19,7 +19,7 @@ def test_the_pages_python_runs_as_written(url: str, capsys: pytest.CaptureFixtur
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
     assert "http://127.0.0.1:8000" in code
     exec(compile(code.replace("http://127.0.0.1:8000", url), "mem0.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines() == ["My dog is called Bruno."] * 2
+    assert capsys.readouterr().out.splitlines() == ["Alice's dog is called Bruno."] * 2
 
 
 def test_the_example_for_a_larger_model_runs_as_written(

@@ -165,4 +165,4 @@ def test_the_pages_curl_runs_as_written(url: str) -> None:
         with httpx.Client() as http:
             response = http.send(Curl.read(command, {"URL": url}).request({}))
         assert response.status_code == 200, response.text
-    assert response.json()["choices"][0]["message"]["content"] == "My dog is called Bruno."
+    assert response.json()["choices"][0]["message"]["content"] == "Alice lives in Oslo."

@@ -2,8 +2,8 @@
 
     from langchain_inferscale import ChatInferScale
 
-    model = ChatInferScale(user_id="alice")
-    print(model.invoke("What is my dog called?").text)
+    model = ChatInferScale(user_id="alice", temperature=0, max_tokens=40)
+    print(model.invoke("What is the name of Alice's dog?").text)
 
 The one public door: every module behind it is private. Names load on first use, so LangGraph and `langchain` are needed
 only by those who use the store or the middleware.

@@ -48,8 +48,8 @@ class _Asking:
 class InferScaleLLM(FunctionCallingLLM):
     """A model served by InferScale, with what it remembers of the user who asks.
 
-        llm = InferScaleLLM(user_id="alice")
-        llm.chat([ChatMessage("What is my dog called?")]).message.content
+        llm = InferScaleLLM(user_id="alice", temperature=0, max_tokens=40)
+        llm.chat([ChatMessage("What is the name of Alice's dog?")]).message.content
 
     The user comes from the call (`llm.chat(messages, user_id="bob")`), else from the constructor, else from the
     InferScaleMemory that handed out the messages; a chat without a user is a ValueError, so is one whose messages come
