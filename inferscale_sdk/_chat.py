@@ -10,7 +10,7 @@ from inferscale_sdk._chat_models import ChatResponse
 from inferscale_sdk._config import check_timeout
 from inferscale_sdk._owner import check_id
 from inferscale_sdk._reply import Reply
-from inferscale_sdk._request import Call, Request
+from inferscale_sdk._request import Call, Request, check_count
 from inferscale_sdk._wire import parse_reply
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ NO_QUESTION = (
 )
 """`client.chat("hi")` reads like a question and names a user."""
 _SET_BY_CHAT = frozenset({"inferscale", "messages", "stream", "user"})
+MODES = ("auto", "kv", "text", "off")
 
 
 class MemoryOptions(TypedDict, total=False):
@@ -88,6 +89,7 @@ class BoundChatOptions(ChatOptions, total=False):
 
 
 _KNOWN = frozenset(BoundChatOptions.__annotations__)
+_IN_MEMORY = tuple(MemoryOptions.__annotations__)
 _NAMED = ("session_id", "agent_id", "run_id")
 _NOT_IN_BODY = frozenset({"messages", *_NAMED, "memory", "extra_body", "extra_headers", "timeout"})
 
@@ -159,8 +161,19 @@ def _inferscale(user: str, options: Mapping[str, object], memory: MemoryOptions 
     if memory is not None:
         if not isinstance(memory, Mapping):
             raise TypeError(f"memory must be a dict such as {{'mode': 'text'}}, not {type(memory).__name__}")
-        named["memory"] = dict(cast("Mapping[str, object]", memory))
+        named["memory"] = _memory(cast("Mapping[str, object]", memory))
     return named
+
+
+def _memory(memory: Mapping[str, object]) -> dict[str, object]:
+    """A copy. Raises ValueError for a key or a mode that there is none of, and as `check_count` for `k`."""
+    unknown = [key for key in memory if key not in _IN_MEMORY]
+    if unknown:
+        raise ValueError(f"memory[{unknown[0]!r}]: no such option; there are {', '.join(_IN_MEMORY)}")
+    if "mode" in memory and memory["mode"] not in MODES:
+        raise ValueError(f"memory['mode']={memory['mode']!r}: must be one of {', '.join(MODES)}")
+    check_count(memory.get("k"), "memory['k']")
+    return dict(memory)
 
 
 def _extra(extra_body: Mapping[str, object] | None) -> dict[str, object]:

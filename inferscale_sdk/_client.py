@@ -27,7 +27,7 @@ class InferScaleClient:
     `timeout`: seconds for one try, or an httpx.Timeout; default 600 for chats and adds, 30 for the rest.
     `max_retries`: further tries after broken connections, 408, 409, 429 and 5xx, except 507 and a 409 that lasts.
     `http_client`: your own httpx client; it stays yours to close. Nothing is sent before the first call.
-    Raises ValueError for an option that cannot work.
+    Raises ValueError or TypeError for an option that cannot work.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class InferScaleClient:
     def with_options(
         self, *, timeout: float | Timeout | None = None, max_retries: int | None = None
     ) -> InferScaleClient:
-        """A copy with other options over the same connections, which stay this client's to close. Raises ValueError."""
+        """A copy with other options over the same connections, this client's to close. Raises as the client."""
         return self._over(_transport.with_options(self._transport, timeout=timeout, max_retries=max_retries))
 
     def footprint(self, user: str) -> Footprint:

@@ -58,7 +58,7 @@ def load_config(
 ) -> ClientConfig:
     """Merge arguments (None = not given) with the environment; also sets the log level that INFERSCALE_LOG asks for.
 
-    Raises ValueError that names option and value (never the key itself).
+    Raises ValueError, TypeError that name option and value (never the key itself).
     """
     environ = os.environ if environ is None else environ
     set_log_level(environ.get("INFERSCALE_LOG"))
@@ -86,8 +86,12 @@ def set_log_level(level: str | None) -> None:
 
 
 def check_timeout(timeout: float | Timeout | None) -> None:
-    """Raises ValueError unless `timeout` is None, a positive number of seconds or a Timeout of the HTTP library."""
-    if isinstance(timeout, int | float) and not timeout > 0:
+    """Raises ValueError for 0 seconds and less, TypeError for what is no number, no httpx.Timeout and not None."""
+    if timeout is None or hasattr(timeout, "connect"):  # httpx is not imported here
+        return
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"timeout={timeout!r}: must be a number of seconds or an httpx.Timeout")
+    if not timeout > 0:
         raise ValueError(f"timeout={timeout!r}: must be more than 0 seconds")
 
 
@@ -100,8 +104,22 @@ def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise ValueError("base_url: must not carry credentials; use api_key or default_headers")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or not _has_port(url)
+    ):
         raise ValueError(f"base_url={url!r}: must look like http://host:port")
+
+
+def _has_port(url: str) -> bool:
+    """Whether the port is one, or left out."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:  # no number, or above 65535
+        return False
 
 
 def _check_key(key: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Never
 
 from inferscale_sdk import _memory_calls, _transfer
 from inferscale_sdk._export import AsyncFactExport, FactExport
@@ -40,7 +41,7 @@ class Memories:
     def add(
         self,
         user: str,
-        *,
+        *misplaced: Never,
         facts: Sequence[str | FactInput] | None = None,
         messages: Sequence[Mapping[str, object]] | None = None,
         session_id: str | None = None,
@@ -62,6 +63,7 @@ class Memories:
         """
         call = _memory_calls.add(
             user,
+            *misplaced,
             facts=facts,
             messages=messages,
             session_id=session_id,
@@ -210,7 +212,7 @@ class AsyncMemories:
     async def add(
         self,
         user: str,
-        *,
+        *misplaced: Never,
         facts: Sequence[str | FactInput] | None = None,
         messages: Sequence[Mapping[str, object]] | None = None,
         session_id: str | None = None,
@@ -232,6 +234,7 @@ class AsyncMemories:
         """
         call = _memory_calls.add(
             user,
+            *misplaced,
             facts=facts,
             messages=messages,
             session_id=session_id,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import partial
-from typing import Literal, TypedDict
+from typing import Literal, Never, TypedDict
 
 from inferscale_sdk import _request
 from inferscale_sdk._chat import as_list
@@ -36,6 +36,11 @@ from inferscale_sdk._wire import W, parse_reply
 
 ROUTE = "/v1/memories"
 ONE_ROUTE = "/v1/memories/{id}"
+UNNAMED = (
+    "add() takes facts and messages by name, after the user: "
+    'client.memories.add("alice", facts=["My dog is called Bruno."])'
+)
+"""`add("alice", "My dog …")` reads well, and does not say whether a model is to make facts of it."""
 _HEADER_SAFE = re.compile(r"[\x21-\x7e]{1,255}")
 
 Timestamp = float | str | datetime
@@ -76,7 +81,7 @@ class FactInput(_FactText, total=False):
 
 def add(
     user: str,
-    *,
+    *misplaced: Never,
     facts: Sequence[str | FactInput] | None = None,
     messages: Sequence[Mapping[str, object]] | None = None,
     session_id: str | None = None,
@@ -89,6 +94,8 @@ def add(
     idempotency_key: str | None = None,
 ) -> Call[AddResult]:
     """Remember facts, or what messages say."""
+    if misplaced:
+        raise TypeError(UNNAMED)
     if (facts is None) == (messages is None):
         raise ValueError("add() takes either facts or messages, exactly one of them")
     body: dict[str, object] = {
@@ -120,6 +127,7 @@ def search(
     run_id: str | None = None,
 ) -> Call[SearchResult]:
     """Find a user's facts by meaning."""
+    _request.check_count(k, "k")
     if (query is None) == (vector is None):
         raise ValueError("search() takes either query or vector, exactly one of them")
     if query is not None and not isinstance(query, str):
@@ -140,6 +148,7 @@ def list_page(
     run_id: str | None = None,
 ) -> Call[Slice[Fact]]:
     """One page of a user's facts."""
+    _request.check_count(limit, "limit")
     size = None if limit is None else str(limit)
     where = None if filter is None else json.dumps(filter, ensure_ascii=False, allow_nan=False)
     scope = _scope(agent_id, run_id)
@@ -151,6 +160,7 @@ def users_page(
     *, limit: int | None = None, cursor: str | None = None, fact_id: str | None = None
 ) -> Call[Slice[UserCount]]:
     """One page of the users that have facts, or that one fact."""
+    _request.check_count(limit, "limit")
     size = None if limit is None else str(limit)
     return Call(_request.get("/v1/users", limit=size, cursor=cursor, fact_id=fact_id), reader(UserSlice))
 
@@ -264,9 +274,20 @@ def _fact_json(fact: object) -> object:
 
 
 def time_json(moment: Timestamp | None, name: str) -> float | str | None:
-    """A moment as JSON. Raises ValueError for a datetime without a time zone."""
-    if not isinstance(moment, datetime):
-        return moment
-    if moment.tzinfo is None:
-        raise ValueError(f"{name}={moment!r}: needs a time zone, for example tzinfo=datetime.UTC")
-    return moment.timestamp()
+    """A moment as JSON. Raises ValueError for a datetime without a time zone and text that is none, else TypeError."""
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise ValueError(f"{name}={moment!r}: needs a time zone, for example tzinfo=datetime.UTC")
+        return moment.timestamp()
+    if isinstance(moment, str):
+        _check_iso(moment, name)
+    elif moment is not None and (isinstance(moment, bool) or not isinstance(moment, int | float)):
+        raise TypeError(f"{name} must be a datetime, Unix seconds or ISO 8601 text, not {type(moment).__name__}")
+    return moment
+
+
+def _check_iso(text: str, name: str) -> None:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{name}={text!r}: must be ISO 8601, such as 2025-05-08 or 2025-05-08T13:56:00Z") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, Self, TypeVar
 
 from inferscale_sdk._errors import APIResponseValidationError
@@ -28,7 +28,7 @@ class Listing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Page(Generic[T]):
-    listing: Listing[T]
+    listing: Listing[T] = field(repr=False)
     slice: Slice[T]
 
     @property
@@ -70,7 +70,7 @@ class _Page(Generic[T]):
 class Page(_Page[T]):
     """One page; iterating goes on over all later pages."""
 
-    _transport: Transport
+    _transport: Transport = field(repr=False)
 
     @classmethod
     def fetch(cls, transport: Transport, listing: Listing[T]) -> Self:
@@ -93,7 +93,7 @@ class Page(_Page[T]):
 class AsyncPage(_Page[T]):
     """One page; iterating (`async for`) goes on over all later pages."""
 
-    _transport: AsyncTransport
+    _transport: AsyncTransport = field(repr=False)
 
     @classmethod
     async def fetch(cls, transport: AsyncTransport, listing: Listing[T]) -> Self:

@@ -91,6 +91,16 @@ def post_lines(route: str, lines: bytes, *, user: str) -> Request:
     return Request("POST", route, route, {"user_id": user}, headers, lines, default_timeout_s=LONG_TIMEOUT_S)
 
 
+def check_count(value: object, name: str) -> None:
+    """Raises TypeError unless `value` is None or a whole number, ValueError when it is below 1."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name}={value}: must be at least 1")
+
+
 def encode(body: Mapping[str, object]) -> bytes:
     """Compact UTF-8 JSON; keys whose value is None are left out at the top level."""
     return to_json({key: value for key, value in body.items() if value is not None})

@@ -179,7 +179,7 @@ AnyTransport = TypeVar("AnyTransport", Transport, AsyncTransport)
 
 
 def with_options(transport: AnyTransport, *, timeout: float | Timeout | None, max_retries: int | None) -> AnyTransport:
-    """A copy over the same connections, which it does not own. None keeps what was set. Raises ValueError."""
+    """A copy over the same connections, which it does not own. None keeps what was set. Raises as ClientConfig."""
     config = transport.config
     changed = replace(
         config,
@@ -205,6 +205,13 @@ def _timeout(request: Request, config: ClientConfig) -> httpx.Timeout:
     if isinstance(wanted, httpx.Timeout):
         return wanted
     return httpx.Timeout(wanted, connect=min(wanted, CONNECT_TIMEOUT_S))
+
+
+def _waited(error: httpx.TimeoutException) -> str:
+    """How long was waited, in words: each kind of timeout (connect, read, write, pool) has a limit of its own."""
+    limits = {} if error._request is None else error._request.extensions.get("timeout", {})
+    seconds = limits.get(type(error).__name__.removesuffix("Timeout").lower())
+    return "in time" if seconds is None else f"within {seconds:g} s"
 
 
 def _reply(response: httpx.Response) -> Reply:
@@ -239,7 +246,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except httpx.TimeoutException as error:
-        raise APITimeoutError(f"no answer in time ({type(error).__name__})") from error
+        raise APITimeoutError(f"no answer {_waited(error)} ({type(error).__name__})") from error
     except httpx.HTTPError as error:
         where = f" to {error.request.url.copy_with(path='/', query=None)}" if error._request is not None else ""
         hint = NOT_SERVING if isinstance(error, httpx.ConnectError) else ""

@@ -167,4 +167,4 @@ class StoreCorrupt(StartupError):
 
 
 class PortInUse(StartupError):
-    """Another process listens there."""
+    """Another process listens there, or another server that is starting will."""

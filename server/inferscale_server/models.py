@@ -67,8 +67,11 @@ def resolve_model(name: str | None, cache: Path, report: Report) -> Path | str:
 
     Raises ModelUnavailable for a folder that is missing or without `config.json`, and as `prepare_generator` does.
     """
-    if name is None:
-        return prepare_generator(cache, report)
+    return prepare_generator(cache, report) if name is None else named_model(name)
+
+
+def named_model(name: str) -> Path | str:
+    """The folder `name`, or the hub id that it must be. Raises ModelUnavailable as `resolve_model` does."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
         if name.startswith(("/", ".", "~")):

@@ -17,7 +17,7 @@ from inferscale_server.bench.accuracy.gap import gaps
 from inferscale_server.bench.accuracy.ledger import ROWS, Ledger
 from inferscale_server.bench.accuracy.ledger import SETTINGS as SETTINGS_FILE
 from inferscale_server.bench.accuracy.measure import Measuring, Progress
-from inferscale_server.bench.accuracy.report import accuracy_table, answers_table, plot_accuracy
+from inferscale_server.bench.accuracy.report import answers_table, kept_table, likelihood_table, plot_accuracy
 from inferscale_server.errors import ConfigError
 from tests.bench.ten_questions import CASES, LN2, MEMORY_TOKENS, TEN, TenQuestions
 
@@ -79,7 +79,7 @@ def test_a_figure_that_is_not_finite_is_neither_shown_nor_drawn(ledger: Ledger, 
     measure(TenQuestions(), ledger)
     whole = by_category(cells(trios(ledger), seed=0))[ALL]
     cell = replace(whole, recovered=recovered([1.0, 1.0], [1.0, 1.0], [1.0, kv], seed=0))
-    [*_, shown, _kl, _agreement, _prefilled] = [next(iter(column.cells)) for column in accuracy_table([cell]).columns]
+    [*_, shown, _kl, _agreement] = [next(iter(column.cells)) for column in kept_table([cell]).columns]
     assert shown == "–"
     plot_accuracy([cell, whole], tmp_path / "plot.svg")
     assert "<svg" in (tmp_path / "plot.svg").read_text()
@@ -245,7 +245,7 @@ def test_without_generated_answers_there_is_no_table_of_them(ledger: Ledger) -> 
     measure(TenQuestions(), ledger)
     found = cells(trios(ledger), seed=0)
     assert answers_table(found) is None
-    assert accuracy_table(found).row_count == 3
+    assert likelihood_table(found).row_count == kept_table(found).row_count == 3
 
 
 def test_promises_are_read_off_the_whole_and_off_multi_hop(ledger: Ledger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from inferscale_server.cli import main
 from inferscale_server.cli.bench_accuracy import variants_of
 from inferscale_server.cli.bench_setting import write_json
 from inferscale_server.errors import ConfigError
+from tests.bench.invented import write
 from tests.bench.small_server import SmallServer, small_server
 from tests.bench.ten_questions import CASES, LN2
 
@@ -61,11 +63,42 @@ def test_figures_table_and_plot_are_left(run: Run, tmp_path: Path, capsys: pytes
     served = read["variants"]["as served"]
     assert (served["fingerprint"], served["embedder"], served["tail_tokens"]) == ("f", "letters", 0)
     assert served["machine"]["cpu_cores"] >= 1
-    promised = {one["name"]: one["met"] for one in read["promises"]}
-    assert promised["as served, k = 20: recovered"] is False
+    assert read["promises"] == []  # they speak of LoCoMo alone
     assert "<svg" in plot.read_text()
     out = capsys.readouterr().out
-    assert "0.75 (" in out and "as served, k = 20: recovered" in out and "multi-hop" in out
+    assert "0.75 (" in out and "multi-hop" in out and "Promises" not in out
+
+
+def test_promises_are_judged_on_locomo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = tmp_path / "f.json"
+    asked = [{"question": case.question, "answer": case.answer, "category": 1} for case in CASES]
+    data = str(write(tmp_path, changed={"qa": asked}))
+    with small_server() as server, pytest.raises(SystemExit) as ended:
+        main(["bench", "accuracy", "--data", data, "--base-url", server.url, "--k", "20", "--json", str(figures)])
+    promised = {one["name"]: one["met"] for one in json.loads(figures.read_text())["promises"]}
+    assert ended.value.code == 0 and "as served, k = 20: recovered" in promised
+    assert "Promises" in capsys.readouterr().out
+
+
+def test_the_tables_are_readable_on_eighty_columns(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with small_server() as server:
+        assert run(server, "--k", "20", "--k", "50") == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert max(map(len, rows)) <= 80 and len(rows) == 2 * 6  # a line a row, in each of two tables
+    assert all(re.match(r"│ (20|50) │ as served │ (all|multi-hop|single-hop) ", row) for row in rows)
+    assert (
+        sum(bool(re.search(r"0\.75 \(0\.\d\d…\d\.\d\d\) │ 0\.\d{3} \(0\.\d{3}…0\.\d{3}\) ", row)) for row in rows) >= 2
+    )
+
+
+def test_a_figure_of_fewer_than_five_questions_has_no_interval(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with small_server() as server:
+        assert run(server, "--k", "20", "--limit", "2") == 0
+    out = capsys.readouterr().out
+    assert "0.75" in out and "…" not in out
 
 
 def test_each_number_of_facts_is_measured_unless_told(run: Run, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from inferscale_sdk import _retry
 from inferscale_server.bench import encoding, injection_clock
 from inferscale_server.bench.probe import FACT_COUNTS, MODES
 from inferscale_server.cli import main
+from inferscale_server.demo.server import free_port
 from inferscale_server.limits import MAX_FACT_CHARS
 from tests.bench.invented import long_session, write
 from tests.bench.small_server import SECONDS_A_TOKEN, SmallServer, small_server
@@ -176,3 +178,31 @@ def test_a_folder_without_conversations_is_one_line_and_starts_nothing(
         main(["bench", "ttft", "--data", str(tmp_path)])
     assert ended.value.code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+MEASURING = ("accuracy", "encode", "equivalence", "isolation", "load", "sessions", "throughput", "tiers", "ttft")
+
+
+@pytest.mark.parametrize("command", [(name,) for name in MEASURING] + [("footprint", "--user", "alice")])
+def test_an_address_that_is_none_is_an_error_of_the_option(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", *command, "--base-url", "foo"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and "base_url='foo': must look like http://host:port" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", [(name,) for name in MEASURING] + [("footprint", "--user", "alice")])
+def test_a_server_that_is_off_is_one_line(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_retry, "FIRST_DELAY_S", 0.0)
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", *command, "--base-url", f"http://127.0.0.1:{free_port()}"])
+    error = capsys.readouterr().err
+    told = [line for line in error.splitlines() if line.startswith("inferscale: connection failed")]
+    assert ended.value.code == 2 and len(told) == 1 and "is `inferscale serve` running" in told[0]
+    assert "Traceback" not in error

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from inferscale_server.cli import main
+from tests.cli.small_server import small_server
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,11 @@ from inferscale_server.cli import main
     [
         (("--user", "cli", "--url", "http://127.0.0.1:9"), b"hello\n", "connection failed"),
         (("--user", "cli", "--url", "http://127.0.0.1:9"), b"caf\xff?\n", "connection failed"),
+        (
+            ("--user", "cli", "--url", "http://127.0.0.1:9"),
+            b"",
+            "no answer from http://127.0.0.1:9: is `inferscale serve`",
+        ),
         (("--user", ""), b"hello\n", "must not be empty"),
     ],
 )
@@ -31,3 +37,12 @@ def test_a_question_that_failed_is_an_error(
     told = capsys.readouterr()
     assert ended.value.code == 2
     assert words in " ".join(told.err.replace("│", " ").split()) and "Traceback" not in told.err
+
+
+def test_no_question_for_a_server_that_is_up_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with small_server() as url, pytest.raises(SystemExit) as ended:
+        main(["chat", "--user", "cli", "--url", url])
+    assert (ended.value.code, capsys.readouterr().err) == (0, "")

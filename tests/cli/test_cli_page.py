@@ -26,7 +26,7 @@ def test_the_pages_commands_run_as_written(
                 main(shlex.split(line)[1:])
             assert ended.value.code == 0, line
     *_, deleted, left = capsys.readouterr().out.splitlines()
-    assert deleted == "deleted 1 facts"
+    assert deleted == "deleted 1 fact"
     assert '"session_id":"monday"' in left and '"timestamp":"2025-05-08T13:56:00Z"' in left
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,6 +138,32 @@ def test_what_a_user_takes_who_has_facts_and_what_the_server_is_are_shown(
         assert ended.value.code == 0
     shown = capsysbinary.readouterr().out
     assert b'"user_id":"%s","facts":2' % user.encode() in shown and b'"model": "m"' in shown
+
+
+def test_a_session_that_a_fact_has_is_shown(run: Run, rows: Rows, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    [fact] = rows("add", "one", "--session", "s-17")
+    for command in (["list"], ["get", fact["id"]]):
+        assert run(*command) == 0
+        shown = capsysbinary.readouterr().out
+        assert b"session_id" in shown and b"s-17" in shown
+
+
+def test_a_person_is_shown_a_row_a_tier(run: Run, rows: Rows, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    rows("add", "one")
+    assert run("footprint") == 0
+    shown = capsysbinary.readouterr().out.decode()
+    for tier in ("device", "host", "disk", "facts", "index"):
+        assert re.search(rf"│ {tier} +│ +[\d,]+ │", shown)
+    assert "{" not in shown
+
+
+@pytest.mark.parametrize(("facts", "said"), [(["one"], b"deleted 1 fact\n"), (["one", "two"], b"deleted 2 facts\n")])
+def test_one_fact_is_no_facts(
+    run: Run, rows: Rows, capsysbinary: pytest.CaptureFixture[bytes], facts: list[str], said: bytes
+) -> None:
+    rows("add", *facts)
+    assert run("delete", "--all", "--yes") == 0
+    assert capsysbinary.readouterr().out == said
 
 
 def test_an_add_that_is_repeated_with_its_idempotency_key_stores_nothing_more(rows: Rows) -> None:

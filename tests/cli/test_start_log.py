@@ -92,6 +92,16 @@ def test_a_server_that_writes_nothing_for_long_is_given_up(tmp_path: Path, alive
     assert slow.lines != [] and alive.poll() is None
 
 
+def test_a_server_that_only_says_that_it_still_loads_is_given_up(
+    tmp_path: Path, alive: subprocess.Popen[bytes]
+) -> None:
+    log, told = tmp_path / "server.log", list[str]()
+    slow = SlowServer(log, ["  0.1 s  loading\n", *(f"{30 * n}.0 s  still loading\n" for n in range(1, 6))])
+    with pytest.raises(StartupError, match="written nothing for 600 s"):
+        server.wait_ready(slow, alive, StartLog(log), told.append)  # type: ignore[arg-type]
+    assert slow.lines != [] and [line for line in told if ":" not in line] == ["starting the server, loading"]
+
+
 def test_a_killed_server_is_told_by_its_signal(tmp_path: Path, alive: subprocess.Popen[bytes]) -> None:
     alive.kill()
     alive.wait()

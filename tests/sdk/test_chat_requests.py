@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import pytest
@@ -114,6 +115,23 @@ def test_a_user_that_is_no_text_is_a_type_error(user: Any) -> None:
 def test_what_cannot_be_meant_is_a_value_error(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         sent("alice", **options)
+
+
+@pytest.mark.parametrize(
+    ("memory", "problem"),
+    [
+        ({"mode": "xx"}, "memory['mode']='xx': must be one of auto, kv, text, off"),
+        ({"kk": 3}, "memory['kk']: no such option; there are mode, k, "),
+        ({"k": 0}, "memory['k']=0: must be at least 1"),
+    ],
+)
+def test_options_of_memory_that_do_not_exist_are_refused_before_anything_is_sent(
+    memory: dict[str, Any], problem: str
+) -> None:
+    server = script(answer(json=CHAT))
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        server.client().chat("alice", "hi", memory=memory)  # type: ignore[call-overload]
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ def test_an_openai_style_base_url_means_the_same_server() -> None:
         ({"base_url": "localhost:8000"}, "base_url='localhost:8000'"),
         ({"base_url": "ftp://h"}, "base_url='ftp://h'"),
         ({"base_url": "http://h?x=1"}, "base_url"),
+        ({"base_url": "http://h:99999"}, "base_url"),
+        ({"base_url": "http://h:port"}, "base_url"),
         ({"base_url": "http://u:secret@h"}, "credentials"),
         ({"api_key": "two words"}, "api_key"),
         ({"api_key": "line\nbreak"}, "api_key"),
@@ -65,6 +67,18 @@ def test_a_bad_option_is_an_error_that_names_it(options: dict[str, Any], problem
     with pytest.raises(ValueError, match=problem) as caught:
         config(**options)
     assert "secret" not in str(caught.value) and "two words" not in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout", ["a", "3", (1, 2), object()])
+def test_a_timeout_that_is_no_number_is_refused_at_once(timeout: Any) -> None:
+    for refused in (
+        lambda: InferScaleClient(timeout=timeout),
+        lambda: AsyncInferScaleClient(timeout=timeout),
+        lambda: InferScaleClient().with_options(timeout=timeout),
+        lambda: InferScaleClient().chat("alice", "hi", timeout=timeout),
+    ):
+        with pytest.raises(TypeError, match=r"timeout=.*: must be a number of seconds or an httpx\.Timeout"):
+            refused()
 
 
 def test_the_key_is_sent_but_never_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -62,6 +62,9 @@ def test_messages_are_sent_with_time_and_metadata() -> None:
         ({"facts": [{"speaker": "Bob"}]}, ValueError, "needs 'text'"),
         ({"messages": {"role": "user"}}, TypeError, "messages must be a list"),
         ({"facts": ["x"], "timestamp": datetime(2024, 5, 1)}, ValueError, "time zone"),
+        ({"facts": ["x"], "timestamp": "yesterday"}, ValueError, "timestamp='yesterday': must be ISO 8601"),
+        ({"facts": ["x"], "expires_at": [7]}, TypeError, "expires_at must be a datetime"),
+        ({"facts": [{"text": "x", "timestamp": "8 May"}]}, ValueError, "timestamp='8 May'"),
         ({"facts": ["x"], "idempotency_key": ""}, ValueError, "idempotency_key"),
         ({"facts": ["x"], "idempotency_key": "a\nb"}, ValueError, "idempotency_key"),
     ],
@@ -73,6 +76,48 @@ def test_an_add_that_cannot_be_meant_is_refused_before_it_is_sent(
     with pytest.raises(kind, match=problem):
         server.client().memories.add("alice", **options)
     assert server.requests == []
+
+
+async def test_facts_without_their_name_are_told_how_to_be_given() -> None:
+    server, facts = script(answer(json=ADDED)), "My dog is called Bruno."
+    client, twin = server.client(), server.async_client()
+    hint = r'client\.memories\.add\("alice", facts=\['
+    for add in (client.memories.add, client.memories.with_raw_response.add, client.for_user("alice").memories.add):
+        with pytest.raises(TypeError, match=hint):
+            add("alice", facts)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=hint):
+        await twin.memories.add("alice", facts)  # type: ignore[arg-type]
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("written", ["2025-05-08", "2025-05-08T13:56:00Z", "20250508T1356+0200", 1.5, 7])
+def test_a_moment_in_any_form_of_iso_8601_and_in_seconds_is_sent_as_it_is(written: str | float) -> None:
+    server = script(answer(json=ADDED))
+    server.client().memories.add("alice", facts=["x"], timestamp=written)
+    assert server.body["timestamp"] == written
+
+
+@pytest.mark.parametrize(("k", "kind"), [(0, ValueError), (-3, ValueError), ("5", TypeError), (True, TypeError)])
+async def test_a_count_that_is_none_is_refused_before_it_is_sent(k: Any, kind: type[Exception]) -> None:
+    server = script(answer(json={"data": []}))
+    client, twin = server.client(), server.async_client()
+    for refused in (
+        lambda: client.memories.search("alice", "dog?", k=k),
+        lambda: client.memories.list("alice", limit=k),
+        lambda: client.users.list(limit=k),
+        lambda: client.chat("alice", "dog?", memory={"k": k}),
+    ):
+        with pytest.raises(kind, match=r"k|limit"):
+            refused()
+    with pytest.raises(kind, match="k"):
+        await twin.memories.search("alice", "dog?", k=k)
+    assert server.requests == []
+
+
+def test_a_page_shows_its_facts_and_not_how_it_was_fetched() -> None:
+    shown = repr(script(page(range(1), None)).client().memories.list("alice"))
+    assert shown.startswith("FactPage(slice=") and "id='f0'" in shown
+    assert "function" not in shown and "Transport" not in shown
 
 
 def test_a_search_gives_hits_with_scores() -> None:

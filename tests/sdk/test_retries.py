@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -83,6 +84,20 @@ def test_a_timeout_and_a_refused_connection_are_told_apart() -> None:
     assert not isinstance(caught.value, APITimeoutError)
     assert isinstance(caught.value.__cause__, httpx.ConnectError)
     assert "is `inferscale serve` running, and ready?" in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "waited_s"), [(3, 3), (None, 30), (httpx.Timeout(9.0, read=2.5), 2.5)])
+async def test_a_timeout_says_after_how_many_seconds(given: Any, waited_s: float) -> None:
+    server = script(httpx.ReadTimeout("slow"))
+    with pytest.raises(APITimeoutError, match=rf"no answer within {waited_s} s \(ReadTimeout\)"):
+        server.client(0).with_options(timeout=given).status()
+    with pytest.raises(APITimeoutError, match=rf"within {waited_s} s"):
+        await server.async_client(0).with_options(timeout=given).status()
+
+
+def test_a_connection_that_was_not_made_in_time_tells_the_time_for_connecting() -> None:
+    with pytest.raises(APITimeoutError, match=r"within 5 s \(ConnectTimeout\)"):
+        script(httpx.ConnectTimeout("slow")).client(0).status()
 
 
 def test_a_connection_that_broke_later_is_not_blamed_on_a_server_that_is_off() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from inferscale_server.cli import folder
+from inferscale_server.cli.rows import counted
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File to write.", show_default=False)]
 
@@ -38,7 +39,9 @@ def backup(
                 answer = way.server.ask("backup", {"path": str(target), "force": force})
         else:
             answer = _write(way, target, force)
-    folder.show(answer, f"{answer['facts']} facts in {answer['path']} ({folder.mib(answer['bytes'])})", as_json)
+    folder.show(
+        answer, f"{counted(answer['facts'], 'fact')} in {answer['path']} ({folder.mib(answer['bytes'])})", as_json
+    )
 
 
 def _write(way: folder.Way, target: Path, force: bool) -> folder.Answer:

@@ -218,9 +218,8 @@ def accuracy(
             failed = measure_all(plan, choice, variants, asked, ledger, progress, api_key, machine_of)
         found = trios(ledger, (case.key for haystack in asked for case in haystack.cases))
     figures, apart = cells(found, seed), gaps(found, seed)
-    promised = promises(figures)
-    shown = [report.accuracy_table(figures), report.answers_table(figures), report.gaps_table(apart)]
-    show(*(table for table in [*shown, report.promises_table(promised)] if table is not None))
+    promised = promises(figures) if all(haystack.is_locomo for haystack in everything) else []
+    show(*report.tables(figures, apart, promised))
     rows = [row.figures() for trio in found for row in trio.rows]
     told: dict[str, object] = {"machine": asdict(this_machine()), "settings": {**ledger.settings, "seed": seed}}
     told |= {"variants": dict(ledger.variants), "cells": [asdict(cell) for cell in figures]}

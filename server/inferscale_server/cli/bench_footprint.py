@@ -10,13 +10,14 @@ import typer
 from rich.table import Table
 
 from inferscale_server.cli.bench_setting import JsonOption, PlotOption, show, write_json
-from inferscale_server.cli.connection import KeyOption, checked_id, connect
+from inferscale_server.cli.connection import KeyOption, checked_id, checked_url, connect
 
 if TYPE_CHECKING:
     from inferscale_server.bench.user_bytes import TierBytes
 
 ServerOption = Annotated[
-    str | None, typer.Option("--base-url", metavar="URL", help="Also ask this server what --user takes.")
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="Also ask this server what --user takes.", callback=checked_url),
 ]
 UserOption = Annotated[
     str | None, typer.Option("--user", "-u", help="Whose memory, with --base-url.", callback=checked_id)

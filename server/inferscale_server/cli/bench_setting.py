@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from inferscale_server.cli.connection import checked_url
 from inferscale_server.demo.progress import Progress
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ SecondsOption = Annotated[
 ]
 RecalledOption = Annotated[int, typer.Option("--facts", metavar="K", min=1, help="Facts recalled for each question.")]
 UrlOption = Annotated[
-    str | None, typer.Option("--base-url", metavar="URL", help="Measure this server instead of starting one.")
+    str | None,
+    typer.Option(
+        "--base-url", metavar="URL", help="Measure this server instead of starting one.", callback=checked_url
+    ),
 ]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Model to serve, default the embedded one.")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="Type of weights and KV.")]

@@ -20,7 +20,7 @@ QUIT = "/quit"
 ModeOption = Annotated[
     Literal["auto", "kv", "text", "off"], typer.Option("--mode", help="How memory reaches the model.")
 ]
-CountOption = Annotated[int | None, typer.Option("--k", help="Facts to recall, default the server's.")]
+CountOption = Annotated[int | None, typer.Option("--k", min=1, help="Facts to recall, default the server's.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -38,19 +38,24 @@ def chat(
     """Ask questions and see the facts that each answer was given. /quit or Ctrl-D ends it."""
     from inferscale_sdk import InferScaleError
 
-    console = Console()
-    failed = 0
+    console, errors = Console(), Console(stderr=True)
+    asked = failed = 0
     memory: MemoryOptions = {"mode": mode}
     if k is not None:
         memory["k"] = k
     with connect(url, api_key) as client:
+        reached = client.ready()
+        if not reached:
+            line = f"no answer from {client.base_url}: is `inferscale serve` running, and ready?"
+            errors.print(f"[red]{escape(line)}[/red]", soft_wrap=True)
         for question in questions(console):
+            asked += 1
             try:
                 answer(client, console, user, question, memory)
             except InferScaleError as error:
                 failed += 1
-                Console(stderr=True).print(f"[red]{escape(str(error))}[/red]")
-    if failed and not sys.stdin.isatty():
+                errors.print(f"[red]{escape(str(error))}[/red]")
+    if (failed or not (reached or asked)) and not sys.stdin.isatty():
         raise typer.Exit(2)  # a script has nobody who reads
 
 

@@ -17,6 +17,13 @@ def checked_id(written: str | None) -> str | None:
     return written
 
 
+def checked_url(written: str | None) -> str | None:
+    """A server's address as it was typed. Raises typer.BadParameter for one that is none."""
+    if written is not None:
+        connect(written).close()
+    return written
+
+
 UserOption = Annotated[str, typer.Option("--user", "-u", help="Whose memory.", show_default=False, callback=checked_id)]
 AgentOption = Annotated[str | None, typer.Option("--agent-id", help="Only facts of this agent.", callback=checked_id)]
 RunOption = Annotated[str | None, typer.Option("--run-id", help="Only facts of this run.", callback=checked_id)]

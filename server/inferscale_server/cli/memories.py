@@ -25,7 +25,7 @@ from inferscale_server.cli.encoding_bar import WaitOption, wait_encoded
 from inferscale_server.cli.folder import waiting
 from inferscale_server.cli.messages import InferOption, MessagesOption, read_messages
 from inferscale_server.cli.moment import ACCEPTED, checked_expiry, expiry, moment
-from inferscale_server.cli.rows import show
+from inferscale_server.cli.rows import counted, show, show_pairs
 
 if TYPE_CHECKING:
     from inferscale_sdk import FactInput
@@ -36,6 +36,8 @@ app = CommandLine(
 transfer.register(app)
 
 STDIN = "-"
+LISTED = ("id", "timestamp", "session_id", "speaker", "text", "metadata")
+"""What a person sees of a fact, where it has it."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for other programs.")]
 IdArgument = Annotated[
@@ -138,7 +140,7 @@ def list_(
         facts = client.memories.list(user, filter=condition, agent_id=agent_id, run_id=run_id)
         narrowed = any(given is not None for given in (condition, agent_id, run_id))
         none = f"no memories of {user}{' match' if narrowed else ''}"
-        show(islice(facts, limit), ("id", "timestamp", "speaker", "text", "metadata"), as_json, none)
+        show(islice(facts, limit), LISTED, as_json, none)
 
 
 @app.command()
@@ -176,7 +178,7 @@ def get(
     """Show one fact."""
     with connect(url, api_key) as client:
         fact = client.memories.get(fact_id, user=user)
-    show([fact], ("id", "timestamp", "speaker", "text", "metadata", "expires_at"), as_json)
+    show([fact], (*LISTED, "expires_at"), as_json)
 
 
 @app.command()
@@ -214,7 +216,7 @@ def update(
             speaker=NOT_GIVEN if speaker is None else speaker or None,
             session_id=NOT_GIVEN if session is None else session or None,
         )
-    show([fact], ("id", "timestamp", "speaker", "text", "metadata", "updated_at", "expires_at"), as_json)
+    show([fact], (*LISTED, "updated_at", "expires_at"), as_json)
 
 
 @app.command()
@@ -234,7 +236,12 @@ def history(
 def footprint(user: UserOption, as_json: JsonOption = False, url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Show what a user's memory takes: facts, tokens, bytes in each tier, and how many facts wait for their KV."""
     with connect(url, api_key) as client:
-        show([client.footprint(user)], ("facts", "tokens", "queued", "bytes"), as_json)
+        taken = client.footprint(user)
+    if as_json:
+        print(taken.model_dump_json())
+        return
+    show([taken], ("facts", "tokens", "queued"), as_json)
+    show_pairs("tier", "bytes", {tier: f"{size:,}" for tier, size in taken.bytes.items()})
 
 
 @app.command()
@@ -262,7 +269,7 @@ def delete(
         memories = client.memories
         result = memories.delete_all(user, **scope) if fact_id is None else memories.delete(fact_id, user)
     said = {"deleted": result.deleted} if fact_id is None else {"id": fact_id, "deleted": True}
-    print(json.dumps(said) if as_json else f"deleted {fact_id or f'{result.deleted} facts'}")
+    print(json.dumps(said) if as_json else f"deleted {fact_id or counted(result.deleted, 'fact')}")
 
 
 def _texts(texts: list[str] | None) -> list[str]:

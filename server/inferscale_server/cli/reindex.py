@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from inferscale_server.cli import folder
+from inferscale_server.cli.rows import counted
 
 POLL_SECONDS = 0.5
 
@@ -38,7 +39,7 @@ def reindex(
     with folder.reach(data_dir, config, url, api_key) as way, folder.progress("reindex") as tell:
         name = embedder or way.config.embedder
         number = _embed(way, name, tell) if way.server is None else _watch(way.server, name, tell)
-    line = f"{number} facts embedded with {name}; start the server with --embedder {name} from now on"
+    line = f"{counted(number, 'fact')} embedded with {name}; start the server with --embedder {name} from now on"
     folder.show({"facts": number, "embedder": name}, line, as_json)
 
 

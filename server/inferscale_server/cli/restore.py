@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from inferscale_server.cli import folder
+from inferscale_server.cli.rows import counted
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.", show_default=False)]
 
@@ -42,5 +43,5 @@ def restore(
     kept = None if done.kept is None else str(done.kept)
     answer = {"facts": done.facts, "replaced_facts": done.replaced_facts, "kept": kept}
     also = f"; the store that could not be read is {kept}" if kept else ""
-    line = f"{done.facts} facts in {settings.facts_path}, in the place of {done.replaced_facts}{also}"
+    line = f"{counted(done.facts, 'fact')} in {settings.facts_path}, in the place of {done.replaced_facts}{also}"
     folder.show(answer, line, as_json)

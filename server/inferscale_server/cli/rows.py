@@ -6,7 +6,7 @@ Knows: tables and JSON lines. Refuses to know: where the rows come from.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,6 +38,19 @@ def show(rows: Iterable[Any], columns: tuple[str, ...], as_json: bool, empty: st
     for row in cells:
         table.add_row(*(Text(row[at]) for at in shown))
     Console(width=max(Console().width, longest_id + LEFT_FOR_TEXT)).print(table)
+
+
+def show_pairs(name: str, figure: str, pairs: Mapping[str, str]) -> None:
+    """Print a table of two columns, the second one of figures."""
+    table = Table(name, Column(figure, justify="right"))
+    for pair in pairs.items():
+        table.add_row(*map(Text, pair))
+    Console().print(table)
+
+
+def counted(number: int, what: str) -> str:
+    """The number with its noun: `1 fact`, `2 facts`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _column(name: str, longest_id: int) -> Column:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from inferscale_server.cli.connection import KeyOption, UrlOption, UserOption, connect
 from inferscale_server.cli.encoding_bar import WaitOption, wait_encoded
 from inferscale_server.cli.migration import System, migrate
+from inferscale_server.cli.rows import counted
 from inferscale_server.errors import InferScaleError
 
 STDIO = "-"
@@ -53,7 +54,7 @@ def export(user: UserOption, file: TargetArgument = STDIO, url: UrlOption = None
             for number, fact in enumerate(facts, 1):
                 target.write(json.dumps(fact.raw, ensure_ascii=False).encode() + b"\n")
                 progress.update(task, completed=number)
-    print(f"exported {number} facts", file=sys.stderr)
+    print(f"exported {counted(number, 'fact')}", file=sys.stderr)
 
 
 def import_(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from inferscale_server.demo.progress import STILL
 from inferscale_server.errors import StartupError
 
 ENGINE_LOG = "engine.log"
@@ -27,20 +28,31 @@ class StartLog:
     def __init__(self, own: Path, data: Path | None = None) -> None:
         self._own = own
         self._engine = None if data is None else data / "logs" / ENGINE_LOG
-        self._bytes = 0
+        self._written = 0
         self._lines = 0
 
     def grew(self) -> bool:
-        """Was anything written since this was asked last?"""
-        paths = [self._own] if self._engine is None else [self._own, self._engine]
-        before, self._bytes = self._bytes, sum(path.stat().st_size for path in paths if path.is_file())
-        return self._bytes != before
+        """Was anything written since this was asked last? That it still goes on does not count: a clock says so."""
+        engine = self._engine.stat().st_size if self._engine is not None and self._engine.is_file() else 0
+        before, self._written = self._written, engine + sum(map(len, self._told(self._lines_of_own())))
+        return self._written != before
 
     def new_stages(self) -> list[str]:
         """What the server has begun since this was asked last, in order."""
-        whole = self._own.read_text("utf-8", "replace").split("\n")[:-1]
+        whole = self._lines_of_own()[:-1]
         lines, self._lines = whole[self._lines :], len(whole)
-        return [stage[1].strip() for stage in map(_STAGE.fullmatch, lines) if stage is not None]
+        return [stage[1].strip() for stage in map(_STAGE.fullmatch, self._told(lines)) if stage is not None]
+
+    def _lines_of_own(self) -> list[str]:
+        """The last one may not be whole yet."""
+        return self._own.read_text("utf-8", "replace").split("\n") if self._own.is_file() else [""]
+
+    @staticmethod
+    def _told(lines: list[str]) -> list[str]:
+        stages = (_STAGE.fullmatch(line) for line in lines)
+        return [
+            line for line, stage in zip(lines, stages, strict=True) if stage is None or not stage[1].startswith(STILL)
+        ]
 
     def last_words(self) -> str:
         """The log's last line that says anything, with its name; what it says of vLLM's log names the kept one."""

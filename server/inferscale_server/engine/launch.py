@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
 import secrets
 import signal
-import socket
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +25,8 @@ from inferscale_server.engine.lifeline import end_at_signals, killed_by, told_to
 from inferscale_server.engine.log_file import first_fault
 from inferscale_server.engine.model_check import check_model
 from inferscale_server.engine.options import refuse_named
-from inferscale_server.errors import ConfigError, EngineDied, ModelUnavailable, PortInUse, StartupError, StoreCorrupt
+from inferscale_server.engine.port import held_port
+from inferscale_server.errors import ConfigError, EngineDied, ModelUnavailable, StartupError, StoreCorrupt
 from inferscale_server.facts import FactStore
 from inferscale_server.kv_codec import KvCodec, head_bytes
 from inferscale_server.models import resolve_model
@@ -86,18 +85,19 @@ def log_path(config: ServerConfig, vllm_args: Sequence[str], environ: Mapping[st
 
 @contextmanager
 def checked_start(config: ServerConfig, vllm_args: Sequence[str]) -> Iterator[DataFolder]:
-    """The data folder, held from the first look at it to the end of the block: nobody else may take it meanwhile.
+    """The data folder, held from the first look at it to the end of the block, and the port: nobody else may take them.
 
-    Raises StartupError for what is known to fail without vLLM, which takes long to import and longer to load.
+    Raises StartupError for what is known to fail without vLLM, which takes long to import and longer to load. What
+    needs no folder comes first: a server that is refused leaves none behind.
     """
-    check_port(config.host, config.port)
-    with DataFolder.hold(config.data_path, facts=config.facts_path) as folder:
-        check_stores(config)
+    with held_port(config.host, config.port):
         check_access(config)
         refuse_named(vllm_args, os.environ)
         if not os.environ.get("VLLM_USE_MODELSCOPE"):  # another hub
             check_model(config.model, vllm_args)
-        yield folder
+        with DataFolder.hold(config.data_path, facts=config.facts_path) as folder:
+            check_stores(config)
+            yield folder
 
 
 def serve(
@@ -119,7 +119,7 @@ def serve(
     report.stage("reading the model's configuration")
     args = build_args(config, model, vllm_args)
     args.start_report, args.data_folder = report, folder
-    report.stage(f"loading {args.served_model_name[0]} into vLLM and warming up (about a minute on a CPU)")
+    report.stage(f"loading {args.served_model_name[0]} into vLLM and warming up (about a minute on a CPU that is free)")
     run(args, log)
 
 
@@ -149,19 +149,6 @@ def check_access(config: ServerConfig) -> None:
             "inferscale: %s is public and there are no API keys: whoever reaches it can read and delete all memories",
             config.host,
         )
-
-
-def check_port(host: str, port: int) -> None:
-    """Raises PortInUse. The engine takes a minute to start, and only then would vLLM try to listen."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortInUse(f"port {port} on {host} is in use by another process: choose another --port") from None
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
 
 
 def prepare_environment(environ: Any, compiled: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inferscale_server.errors import ModelUnavailable
+from inferscale_server.models import named_model
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ELSEWHERE = frozenset({"--revision", "--hf-token", "--hf-config-path", "--config-format", "--load-format"})
@@ -18,13 +19,14 @@ REPLY_S = 5.0
 
 def check_model(name: str | None, vllm_args: Sequence[str]) -> None:
     """Raises ModelUnavailable for a model that is certain not to load. Whatever is in doubt passes."""
-    flags = {word.split("=", 1)[0].replace("_", "-") for word in vllm_args}
-    if name is None or flags & _ELSEWHERE:
+    if name is None:
         return
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        check_config(name, folder / "config.json")
-    elif _HUB_ID.fullmatch(name) and not name.startswith((".", "/", "~")):
+    found = named_model(name)
+    if {word.split("=", 1)[0].replace("_", "-") for word in vllm_args} & _ELSEWHERE:
+        return
+    if isinstance(found, Path):
+        check_config(name, found / "config.json")
+    elif _HUB_ID.fullmatch(name):
         _check_hub(name)
 
 
@@ -32,8 +34,6 @@ def check_config(name: str, file: Path) -> None:
     """Raises ModelUnavailable when the file is no configuration of a model."""
     try:
         config: Any = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        return  # resolve_model says it better
     except (OSError, ValueError) as error:
         raise ModelUnavailable(f"the config.json of model {name} cannot be read: {error}") from error
     if not isinstance(config, dict) or not config.get("architectures"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from inferscale_server.bench.conversation import DatedFact
 
@@ -22,11 +22,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Haystack:
-    """One user's facts, oldest first, and the questions about them."""
+    """One user's facts, oldest first, and the questions about them; the project's promises speak of LoCoMo's alone."""
 
     name: str
     facts: tuple[DatedFact, ...]
     cases: tuple[Case, ...]
+    is_locomo: bool = False
 
 
 def digest_of(haystacks: Sequence[Haystack]) -> str:
@@ -42,5 +43,5 @@ def spread(haystacks: Sequence[Haystack], limit: int | None) -> list[Haystack]:
     if limit is None or limit >= len(cases):
         return list(haystacks)
     kept = {cases[at * len(cases) // limit].key for at in range(limit)}
-    thinned = [Haystack(h.name, h.facts, tuple(c for c in h.cases if c.key in kept)) for h in haystacks]
+    thinned = [replace(h, cases=tuple(c for c in h.cases if c.key in kept)) for h in haystacks]
     return [haystack for haystack in thinned if haystack.cases]

@@ -72,7 +72,7 @@ def locomo_haystack(conversation: Conversation) -> Haystack:
         and question.text.strip()
         and question.category in LOCOMO_CATEGORIES
     )
-    return Haystack(conversation.name, conversation.facts, cases)
+    return Haystack(conversation.name, conversation.facts, cases, is_locomo=True)
 
 
 def sample_haystack(memories: Sequence[Memory]) -> Haystack:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from inferscale_server.bench.accuracy.cell import ALL, MODES, Cell
 from inferscale_server.bench.accuracy.estimate import Estimate
@@ -20,16 +20,44 @@ from inferscale_server.bench.tables import NO, YES
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+FEWEST = 5
+"""Drawing from fewer questions than these again and again gives no interval worth telling."""
+NAMES = frozenset({"recipe", "nearest to text", "compared"})
+"""Columns that become as narrow as they must."""
+CATEGORY, CATEGORY_WIDTH = "category", len("open-domain")
 
-def accuracy_table(cells: Sequence[Cell]) -> Table:
-    """Likelihood, divergence and agreement; nearest to text first."""
-    heads = ("facts", "recipe", "category", "questions", "NLL off / text / kv", "recovered (95 %)", "KL to text (95 %)")
-    table = Table(*heads, "same top token", "prefilled", title="Accuracy: the gold answer's likelihood")
+
+def tables(cells: Sequence[Cell], gaps: Sequence[Gap], promises: Sequence[Ratio]) -> list[Table]:
+    """All that is printed, without the tables that would be empty. Fits into 80 columns."""
+    made = [
+        likelihood_table(cells),
+        kept_table(cells),
+        answers_table(cells),
+        gaps_table(gaps),
+        promises_table(promises),
+    ]
+    return [table for table in made if table is not None]
+
+
+def likelihood_table(cells: Sequence[Cell]) -> Table:
+    """What the gold answer costs in each mode; `prefilled`: tokens of the memory that were computed."""
+    title = "Accuracy: the gold answer's negative log likelihood, in nats a token"
+    table = _table(("k", "recipe", CATEGORY, "asked", *MODES, "prefilled"), title)
     for cell in cells:
-        nll = " / ".join(f"{cell.nll[mode]:.3f}" for mode in MODES)
-        figures = (_shown(cell.recovered, 2), _shown(cell.kl, 3), f"{cell.agreement.value:.2f}")
-        names = (str(cell.k), escape(cell.variant), escape(cell.category), str(cell.questions))
-        table.add_row(*names, nll, *figures, f"{cell.prefilled_memory:.0f} of {cell.memory_tokens:.0f}")
+        nll = (f"{cell.nll[mode]:.3f}" for mode in MODES)
+        table.add_row(
+            *_names(cell), str(cell.questions), *nll, f"{cell.prefilled_memory:.0f} of {cell.memory_tokens:.0f}"
+        )
+    return table
+
+
+def kept_table(cells: Sequence[Cell]) -> Table:
+    """How near memory as KV comes to memory as text: likelihood, divergence, likeliest token; nearest first."""
+    heads = ("k", "recipe", CATEGORY, "recovered (95 %)", "KL to text (95 %)", "same")
+    table = _table(heads, "Accuracy: KV beside text", "same: share of tokens whose likeliest one is the same")
+    for cell in cells:
+        figures = (_shown(cell.recovered, 2, cell.questions), _shown(cell.kl, 3, cell.questions))
+        table.add_row(*_names(cell), *figures, f"{cell.agreement.value:.2f}")
     return table
 
 
@@ -37,36 +65,53 @@ def answers_table(cells: Sequence[Cell]) -> Table | None:
     """Generated answers; None when there are none."""
     if not any(cell.f1 for cell in cells):
         return None
-    heads = ("facts", "recipe", "category", "F1 off / text / kv", "judged right off / text / kv")
-    table = Table(*heads, title="Generated answers")
+    modes = " / ".join(MODES)
+    table = _table(("k", "recipe", CATEGORY, f"F1: {modes}", "judged right"), "Generated answers")
     for cell in cells:
-        names = (str(cell.k), escape(cell.variant), escape(cell.category))
-        table.add_row(*names, _per_mode(cell.f1), _per_mode(cell.right))
+        table.add_row(*_names(cell), _per_mode(cell.f1), _per_mode(cell.right))
     return table
 
 
 def gaps_table(gaps: Sequence[Gap]) -> Table | None:
     """Variants beside the nearest one; None when there is but one."""
-    heads = ("facts", "nearest to text", "compared", "questions", "KL farther by (95 %)", "significant")
-    table = Table(*heads, title="KL, question by question")
+    heads = ("k", "nearest to text", "compared", "asked", "KL farther by (95 %)", "sure")
+    table = _table(heads, "KL, question by question", "sure: the interval leaves out 0")
     for gap in gaps:
+        sure = "–" if gap.questions < FEWEST else YES if gap.significant else NO
         names = (str(gap.k), escape(gap.nearest), escape(gap.variant), str(gap.questions))
-        table.add_row(*names, _shown(gap.kl, 3), YES if gap.significant else NO)
+        table.add_row(*names, _shown(gap.kl, 3, gap.questions), sure)
     return table if gaps else None
 
 
 def promises_table(promises: Sequence[Ratio]) -> Table | None:
-    """What the project promises for LoCoMo, beside what was measured on whatever was asked; None when nothing was."""
+    """What the project promises for LoCoMo, beside what was measured; None when nothing was."""
     table = Table("figure", "measured", "promised for LoCoMo", "met", title="Promises")
     for one in promises:
         table.add_row(escape(one.name), f"{one.value:.3f}", one.wanted, YES if one.met else NO)
     return table if promises else None
 
 
-def _shown(estimate: Estimate, digits: int) -> str:
+def _table(heads: Sequence[str], title: str, caption: str | None = None) -> Table:
+    """Where there is too little room, names are folded and never figures."""
+    return Table(*map(_column, heads), title=title, caption=caption)
+
+
+def _column(head: str) -> Column:
+    if head == CATEGORY:
+        return Column(head, width=CATEGORY_WIDTH, overflow="fold")
+    return Column(head, overflow="fold") if head in NAMES else Column(head, no_wrap=True)
+
+
+def _names(cell: Cell) -> tuple[str, str, str]:
+    return str(cell.k), escape(cell.variant), escape(cell.category)
+
+
+def _shown(estimate: Estimate, digits: int, questions: int) -> str:
+    """The figure, and its interval where there are questions enough to draw from."""
     if not math.isfinite(estimate.value):
         return "–"
-    return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f} … {estimate.high:.{digits}f})"
+    value = f"{estimate.value:.{digits}f}"
+    return value if questions < FEWEST else f"{value} ({estimate.low:.{digits}f}…{estimate.high:.{digits}f})"
 
 
 def _per_mode(figures: Mapping[str, float]) -> str:
@@ -80,8 +125,8 @@ def plot_accuracy(cells: Sequence[Cell], file: Path) -> None:
     shown = [cell for cell in cells if cell.category == ALL]
     figure = Figure(figsize=(9, 1.5 + 0.4 * len(shown)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    _bars(left, shown, [cell.recovered for cell in shown])
-    _bars(right, shown, [cell.kl for cell in shown])
+    _bars(left, shown, [_drawable(cell.recovered, cell.questions) for cell in shown])
+    _bars(right, shown, [_drawable(cell.kl, cell.questions) for cell in shown])
     left.axvline(1.0, color="gray", linestyle="--")
     left.set(xlabel="share of text's gain recovered (95 %)")
     right.set(xlabel="KL to text, nats a token (95 %)")
@@ -91,7 +136,6 @@ def plot_accuracy(cells: Sequence[Cell], file: Path) -> None:
 
 def _bars(axes: Axes, cells: Sequence[Cell], estimates: Sequence[Estimate]) -> None:
     names = [f"{cell.variant}, k = {cell.k}" for cell in cells]
-    estimates = [_drawable(one) for one in estimates]
     values = [one.value for one in estimates]
     below = [max(one.value - one.low, 0.0) for one in estimates]
     above = [max(one.high - one.value, 0.0) for one in estimates]
@@ -99,9 +143,9 @@ def _bars(axes: Axes, cells: Sequence[Cell], estimates: Sequence[Estimate]) -> N
     axes.grid(alpha=0.3, axis="x")
 
 
-def _drawable(estimate: Estimate) -> Estimate:
-    """What cannot be drawn, of figures that are not finite, is no bar or a bar without whiskers."""
-    if all(map(math.isfinite, astuple(estimate))):
+def _drawable(estimate: Estimate, questions: int) -> Estimate:
+    """Of too few questions, or of figures that are not finite, there is no bar or a bar without whiskers."""
+    if questions >= FEWEST and all(map(math.isfinite, astuple(estimate))):
         return estimate
     value = estimate.value if math.isfinite(estimate.value) else 0.0
     return Estimate(value, value, value)

@@ -92,7 +92,7 @@ def served(
 
     with _address(choice, variant, plan.top, tell) as url, InferScaleClient(base_url=url, api_key=api_key) as client:
         check_injects(client)
-        model = ServedModel(client, url, api_key, plan.top, ANSWER_TOKENS if plan.answers else 0, machine)
+        model = ServedModel(client, client.base_url, api_key, plan.top, ANSWER_TOKENS if plan.answers else 0, machine)
         try:
             yield model
         finally:
