@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 
 from inferscale_sdk import _request
@@ -126,7 +127,8 @@ def _line(fact: object) -> bytes:
         return _request.to_json(fact.model_dump(mode="json", exclude={"score"})) + b"\n"
     if not isinstance(fact, Mapping):
         raise TypeError(f"a fact must be a Fact, a dict or a line of bytes, not {type(fact).__name__}")
-    return _request.to_json({key: time_json(v, key) if key in MOMENTS else v for key, v in fact.items()}) + b"\n"
+    moments = {key: time_json(v, key) for key, v in fact.items() if key in MOMENTS and isinstance(v, datetime)}
+    return _request.to_json({**fact, **moments}) + b"\n"  # text that is no moment: the server says which line it is in
 
 
 def _one_line(line: bytes) -> bytes:
