@@ -24,7 +24,7 @@ from inferscale_server.extraction.salient import (
     repeats_recalled,
     source_of,
 )
-from inferscale_server.extraction.turn import Turn, is_question
+from inferscale_server.extraction.turn import Turn, is_question, speaker_of
 
 CUT_SHORT = "of an answer that was cut short the whole facts are kept"
 
@@ -52,7 +52,7 @@ class VerbatimExtractor:
             if draft.speaker == "assistant" and repeats:
                 lost.append("an answer was left out: it repeats a recalled memory")
             elif not is_question(draft.text):
-                facts.append(Salient(draft.text, draft.speaker or "user"))
+                facts.append(Salient(draft.text, speaker_of(draft)))
         return Extracted(tuple(facts), tuple(lost))
 
 

@@ -15,11 +15,10 @@ from inferscale_server.extraction.answer import BadAnswer, read_json
 from inferscale_server.extraction.contradiction import relation_of
 from inferscale_server.extraction.prompt import Writer, judge_prompt
 from inferscale_server.extraction.salient import wording
+from inferscale_server.extraction.turn import speaker_of
 from inferscale_server.types import Fact, FactDraft, Hit
 from inferscale_server.wording import day
 
-USER = "user"
-"""Who said what names nobody: facts that a program wrote into the user's own memory."""
 NEIGHBOURS = 4
 NEIGHBOUR_SCORE = 0.3
 """Cosine similarity below which a stored fact is not shown to a model."""
@@ -55,7 +54,7 @@ class RuleJudge:
 
     async def judge(self, new: FactDraft, near: Sequence[Hit]) -> Verdict:
         """See Judge."""
-        facts = [hit.fact for hit in near if (hit.fact.speaker or USER) == (new.speaker or USER)]
+        facts = [hit.fact for hit in near if speaker_of(hit.fact) == speaker_of(new)]
         stands = [(fact, relation_of(new.text, fact.text)) for fact in facts]
         same = next((fact for fact, how in stands if how == "same"), None)
         if same is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from inferscale_server.extraction.dates import said_on, without_dates
 from inferscale_server.extraction.named_dates import NamedDate, named_dates, without_named_dates
-from inferscale_server.extraction.turn import Turn
+from inferscale_server.extraction.turn import Turn, speaker_of
 from inferscale_server.trigrams import fold
 from inferscale_server.types import FactDraft
 
@@ -94,7 +94,7 @@ def holds_recalled(text: str, turn: Turn) -> bool:
 def source_of(fact: Salient, turn: Turn) -> FactDraft:
     """The message that the fact was made of: its speaker's, and of those the one with most of its words."""
     told = _stems(fact.text)
-    own = [draft for draft in turn.sources if (draft.speaker or "user") == fact.speaker] or list(turn.sources)
+    own = [draft for draft in turn.sources if speaker_of(draft) == fact.speaker] or list(turn.sources)
     return max(own, key=lambda draft: len(told & _stems(draft.text)))
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from inferscale_server.extraction.dates import resolve_dates
 from inferscale_server.remember import DraftDefaults, Said, said_in
 from inferscale_server.trigrams import fold
-from inferscale_server.types import FactDraft
+from inferscale_server.types import Fact, FactDraft
 
 Sources = Literal["user", "both"]
 
@@ -39,6 +39,11 @@ _MAY_TELL = re.compile(
 """In a question: it may tell something besides, as "Did you know that I moved?" and "My dog is Rex, isn't he?" do."""
 
 
+def speaker_of(said: Fact | FactDraft) -> str:
+    """What names nobody is the user's: facts that a program wrote into the user's own memory."""
+    return said.speaker or "user"
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The messages that may become facts, oldest first; `recalled` are the memories that the answer was made with."""
@@ -53,7 +58,7 @@ class Turn:
     @property
     def speakers(self) -> tuple[str, ...]:
         """Who speaks in it, each once."""
-        return tuple(dict.fromkeys(draft.speaker or "user" for draft in self.sources))
+        return tuple(dict.fromkeys(speaker_of(draft) for draft in self.sources))
 
     @property
     def text(self) -> str:
@@ -68,7 +73,7 @@ class Turn:
         """What a model is shown: one line a message, with its speaker and the dates that its words mean."""
         said_at = self.said_at(now)
         return "\n".join(
-            f"{draft.speaker or 'user'}: "
+            f"{speaker_of(draft)}: "
             f"{resolve_dates(draft.text, said_at if draft.occurred_at is None else draft.occurred_at)}"
             for draft in self.sources
         )
