@@ -177,15 +177,15 @@ class Batches:
 
     async def _ask(self, run: Run, lead: Sequence[Chunk]) -> None:
         """One run. From asking the engine how much it may be asked until it is asked, nothing else must happen."""
-        most_tokens, uncovered = self._engine.most_tokens(), run.uncovered(lead)
+        most_tokens, uncovered, owner = self._engine.most_tokens(), run.uncovered(lead), run.chunks[0].key.owner
         if most_tokens is not None and uncovered:
-            key = ChunkKey("context", run.chunks[0].key.owner, "scratch")
+            key = ChunkKey("context", owner, "scratch")
             run.scratch = self._catalog.reserve(key, uncovered, run.behind.fact_ids)
         self._count_tokens("own", sum(len(chunk.token_ids) for chunk in run.chunks))
         self._count_tokens("prefix", len(uncovered))
         for request in run.requests(lead, most_tokens):
             self._count_tokens("spare", SPARE_TOKENS)
-            await self._engine.encode(request.prompt_ids, request.command)
+            await self._engine.encode(request.prompt_ids, request.command, owner.adapter)
 
     async def _complete(self, runs: Sequence[Run]) -> frozenset[int]:
         """Stamps of what came whole, on every rank."""
@@ -201,7 +201,7 @@ class Batches:
 
         What stands behind the first gap is computed as text.
         """
-        header = self._catalog.peek(self._header)
+        header = self._catalog.peek(self._header.read_by(owner))
         if header is None or not behind.header:
             return []
         found, ids = [header], behind.fact_ids
@@ -272,7 +272,7 @@ class Batches:
 
     def _identity(self, errand: Errand) -> KvIdentity:
         job = errand.job
-        return errand.behind.identity(self._catalog.fingerprint, job.key, job.mark, job.token_ids)
+        return errand.behind.identity(self._catalog.fingerprint_of(job.key.owner), job.key, job.mark, job.token_ids)
 
     def _count(self, result: EncodeResult) -> None:
         self.results[result] += 1

@@ -27,6 +27,7 @@ from inferscale_server.heap import keep_all
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
 from inferscale_server.orphans import KV_FOLDER
+from inferscale_server.readers import Readers
 from inferscale_server.recall import Recall
 from inferscale_server.salts import Salts
 from inferscale_server.session_recall import SessionRecall
@@ -83,6 +84,9 @@ class Brain:
     engine_stats: Callable[[], Awaitable[list[dict[str, Any]]]]
     sessions: Sessions
     stager: Stager
+    readers: Readers
+    fingerprint_with: Callable[[str], str]
+    """Of the model with the LoRA adapter that has this digest."""
     host: HostTier | None = None
     disk: KvDisk | None = None
     extraction: Extraction | None = None
@@ -153,9 +157,10 @@ class Brain:
         return (await self.memory.embed_texts(texts)).tolist()  # type: ignore[no-any-return]
 
     async def footprint(self, owner: Owner) -> Footprint:
-        """What one owner's memory takes."""
-        chunks = self.catalog.of(owner)
-        copies = () if self.host is None else self.host.catalog.of(owner)
+        """What one owner's memory takes, through all adapters; `encoded` and `queued` are of the model without any."""
+        readers = self.readers.of(owner)
+        chunks = [chunk for reader in readers for chunk in self.catalog.of(reader)]
+        copies = [] if self.host is None else [one for reader in readers for one in self.host.catalog.of(reader)]
         on_disk = {} if self.disk is None else self.disk.fact_tokens(owner)
         rows = await asyncio.to_thread(_rows_of, chunks, copies, on_disk)
         return Footprint(
@@ -285,6 +290,7 @@ class _Rows:
 def _rows_of(chunks: Sequence[Chunk], copies: Sequence[Chunk], on_disk: Mapping[str, int]) -> _Rows:
     """`on_disk`: tokens by fact. Looks at each of them, which may be 100,000: not for the event loop."""
     with_kv = dict(on_disk)
-    with_kv |= {one.key.name: len(one.token_ids) for one in (*copies, *chunks) if one.key.kind == "fact"}
+    ours = [one for one in (*copies, *chunks) if one.key.kind == "fact" and not one.key.owner.adapter]
+    with_kv |= {one.key.name: len(one.token_ids) for one in ours}
     device, host = (sum(len(one.token_ids) for one in some) for some in (chunks, copies))
     return _Rows(device, host, len(with_kv), sum(with_kv.values()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from inferscale_server.command import Extent
@@ -38,6 +38,10 @@ class ChunkKey:
     def __hash__(self) -> int:
         """Without the detour through the owner's: a chat looks up fifty keys, several times each."""
         return hash((self.name, self.owner.user, self.owner.tenant))
+
+    def read_by(self, owner: Owner) -> ChunkKey:
+        """The same text through the adapter that `owner` names, or none."""
+        return ChunkKey(self.kind, replace(self.owner, adapter=owner.adapter), self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,10 @@ class Catalog:
         """Rows that can be reserved now, or once they are wiped."""
         return self._free.count + sum(extent.length for extent in self._unwiped)
 
+    def fingerprint_of(self, owner: Owner) -> str:
+        """Of the model through which these facts are read."""
+        return owner.adapter or self.fingerprint
+
     def reserve(self, key: ChunkKey, token_ids: tuple[int, ...], behind: tuple[str, ...]) -> Chunk | None:
         """Rows for a chunk that is about to be encoded; None when too few are free.
 
@@ -118,7 +126,7 @@ class Catalog:
         if extents is None:
             return None
         self._stamp += 1
-        return Chunk(key, token_ids, extents, behind, self.fingerprint, self._stamp)
+        return Chunk(key, token_ids, extents, behind, self.fingerprint_of(key.owner), self._stamp)
 
     def make_room(self, rows: int) -> bool:
         """Evict what was used longest ago, facts and contexts first, until `rows` will be free; True when that worked.
@@ -199,7 +207,7 @@ class Catalog:
         if chunk is None:
             self.misses["absent"] += 1
             return None
-        if chunk.fingerprint != self.fingerprint:
+        if chunk.fingerprint != self.fingerprint_of(key.owner):
             self.misses["fingerprint"] += 1
             self.drop(key)
             return None

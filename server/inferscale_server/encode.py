@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inferscale_server.backlog import Backlog, Sorting
 from inferscale_server.batch import Batches, Listeners
@@ -39,16 +39,27 @@ MAX_LOOSE = 256
 
 @dataclass(frozen=True, slots=True)
 class FactSource:
-    """Where the encoder reads an owner's facts, oldest first, their vectors (both from any thread), their wording."""
+    """Where the encoder reads an owner's facts, oldest first, their vectors (both from any thread), their wording.
+
+    It asks for owners of facts only, whatever adapter their facts are read through.
+    """
 
     facts: Callable[[Owner], Sequence[Fact]]
     vectors: Callable[[Owner], FactVectors] = lambda owner: NO_VECTORS
     wording: Wording = field(default_factory=Wording)
     count_of: Callable[[Owner], int] | None = None
 
+    def facts_of(self, owner: Owner) -> Sequence[Fact]:
+        """The owner's facts, oldest first."""
+        return self.facts(owner.itself)
+
+    def vectors_of(self, owner: Owner) -> FactVectors:
+        """The vectors of the owner's facts."""
+        return self.vectors(owner.itself)
+
     def count(self, owner: Owner) -> int:
         """How many facts the owner has; without `count_of`, by a look at all of them."""
-        return len(self.facts(owner)) if self.count_of is None else self.count_of(owner)
+        return len(self.facts_of(owner)) if self.count_of is None else self.count_of(owner.itself)
 
 
 class Encoder:
@@ -71,8 +82,8 @@ class Encoder:
         self._catalog, self._recipe, self._tokenize, self._header = catalog, recipe, tokenize, header
         self._source, self._disk, self._max_model_len = source, disk, max_model_len
         self._batches = Batches(catalog, engine, header.key, max_model_len, listeners or Listeners(), disk)
-        self._rosters = Rosters(source.facts, source.count)
-        self._primers = Primers(recipe, catalog, self._rosters, source.vectors, self._primer_on_disk)
+        self._rosters = Rosters(source.facts_of, source.count)
+        self._primers = Primers(recipe, catalog, self._rosters, source.vectors_of, self._primer_on_disk)
         self._backlog = Backlog(self._sorting, self._waiting)
         self._loose: OrderedDict[ChunkKey, Job] = OrderedDict({header.key: header})  # headers and contexts
         self._dirty: OrderedDict[Owner, None] = OrderedDict()
@@ -143,6 +154,7 @@ class Encoder:
 
     def want(self, owner: Owner, jobs: Sequence[Job]) -> None:
         """A chat used these as text: encode them soon, even if others must be evicted for it."""
+        self._want_header(owner)
         for job in [job for job in jobs if not self._batches.given_up(job.key)]:
             self._batches.want(job.key)
             if job.key.kind in ("header", "context"):
@@ -275,7 +287,7 @@ class Encoder:
         return self._primers.staging(owner) and self._swap(owner)
 
     def _vectors_for(self, owner: Owner, fact_ids: Sequence[str]) -> FactVectors:
-        vectors = self._source.vectors(owner)
+        vectors = self._source.vectors_of(owner)
         self._recipe.look_up(fact_ids, vectors)
         return vectors
 
@@ -322,7 +334,7 @@ class Encoder:
         staged, hurry = self._primers.staging(owner), bool(self._batches.asked.get(owner))
         waiting = []
         for fact in self._backlog.first(owner, BATCH):
-            job = self.job_of(fact)
+            job = self.job_of(fact, owner)
             ahead = len(primer.before(fact.id)) if self._recipe.nearest_last else None
             chosen = self._stored_behind(job, primer.before(fact.id)) or self._recipe.behind(
                 roster, fact, primer, vectors
@@ -338,10 +350,12 @@ class Encoder:
         if self._disk is None or not self._recipe.needs_vectors:
             return ()
         owner, name = job.key.owner, job.key.name
-        stored = self._disk.shelf.get(ShelfKey(self._catalog.fingerprint, owner.digest(), "fact", name))
+        stored = self._disk.shelf.get(ShelfKey(self._catalog.fingerprint_of(owner), owner.digest(), "fact", name))
         seen = () if stored is None else stored.identity.behind
         ids, roster = tuple(one.fact_id for one in seen), self._rosters.of(owner)
-        stands = all(one.fact_id in roster and self.job_of(roster.fact(one.fact_id)).mark == one.mark for one in seen)
+        stands = all(
+            one.fact_id in roster and self.job_of(roster.fact(one.fact_id), owner).mark == one.mark for one in seen
+        )
         return ids if stands and ids[: len(primer)] == primer else ()
 
     def _loose_errand(self, job: Job) -> Errand:
@@ -351,23 +365,31 @@ class Encoder:
         behind = self._behind(job, self._primers.of(owner).fact_ids)
         return Errand(job, behind, self._primers.staging(owner))
 
-    def job_of(self, fact: Fact) -> Job:
-        """The job that encodes one fact."""
+    def job_of(self, fact: Fact, owner: Owner | None = None) -> Job:
+        """The job that encodes one fact; `owner` names the adapter through which it is read, if any."""
         line = line_of(fact, self._source.wording)
-        return Job(ChunkKey("fact", fact.owner, fact.id), self._tokenize(line, fact.owner), mark_of(line))
+        return Job(ChunkKey("fact", owner or fact.owner, fact.id), self._tokenize(line, fact.owner), mark_of(line))
 
     def _behind(self, job: Job, fact_ids: Sequence[str], ahead: int | None = None) -> Behind:
         """At most half of the model's context, and no more than the job itself leaves of it."""
         if not self._recipe.header:
             return Behind()
-        roster = self._rosters.of(job.key.owner)
+        owner = job.key.owner
+        roster = self._rosters.of(owner)
         room_tokens = min(self._max_model_len // 2, self._max_model_len - 1 - len(job.token_ids) - SPARE_TOKENS)
         if ahead is not None:
             ahead = sum(fact_id in roster for fact_id in fact_ids[:ahead])
-        lines = [self.job_of(roster.fact(fact_id)).line for fact_id in fact_ids if fact_id in roster]
+        lines = [self.job_of(roster.fact(fact_id), owner).line for fact_id in fact_ids if fact_id in roster]
         return fitting(self._header.token_ids, lines, room_tokens, ahead)
+
+    def _want_header(self, owner: Owner) -> None:
+        """An adapter's facts are encoded behind the default header as it reads it."""
+        key = self._header.key.read_by(owner)
+        if owner.adapter and key not in self._catalog and not self._batches.given_up(key):
+            self._loose.setdefault(key, replace(self._header, key=key))
 
     def _mark(self, owner: Owner) -> None:
         if not self._off:
+            self._want_header(owner)
             self._dirty[owner] = None
             self._wake.set()

@@ -43,7 +43,7 @@ class FactLines:
         kept = self._of_owner.setdefault(owner, {})
         self._of_owner.move_to_end(owner)
         before = len(kept)
-        lines = [self._line(kept, fact) for fact in facts]
+        lines = [self._line(kept, fact, owner) for fact in facts]
         self._count += len(kept) - before
         while self._count > KEPT_LINES and len(self._of_owner) > 1:
             self._count -= len(self._of_owner.popitem(last=False)[1])
@@ -62,9 +62,9 @@ class FactLines:
         """Lines that are kept."""
         return self._count
 
-    def _line(self, kept: dict[str, FactLine], fact: Fact) -> FactLine:
+    def _line(self, kept: dict[str, FactLine], fact: Fact, owner: Owner) -> FactLine:
         line = kept.get(fact.id)
         if line is None or line.fact is not fact:
             token_ids = self._tokenize(line_of(fact, self._wording), fact.owner)
-            line = kept[fact.id] = FactLine(fact, ChunkKey("fact", fact.owner, fact.id), token_ids)
+            line = kept[fact.id] = FactLine(fact, ChunkKey("fact", owner, fact.id), token_ids)
         return line

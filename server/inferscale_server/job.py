@@ -35,8 +35,9 @@ class EncodeEngine(Protocol):
         """How many tokens one request may compute now, throw-away ones aside; None: as many as it has. True until the
         event loop turns to something else."""
 
-    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
-        """Prefill the prompt with the command's injection and captures; under a salt of its own."""
+    async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
+        """Prefill the prompt with the command's injection and captures; under a salt of its own. `adapter`: the
+        fingerprint of the one that reads it."""
 
     async def captured(self, attempts: Sequence[tuple[int, tuple[Extent, ...]]]) -> list[bool]:
         """For each (stamp, rows): was it written completely, on every rank?"""

@@ -145,7 +145,7 @@ class KvDisk:
 
     def primer_of(self, owner: Owner, facts: int) -> tuple[str, ...]:
         """The first `facts` facts behind which most of the owner's stored chunks were encoded, in their order."""
-        return self.shelf.primer_of(owner.digest(), facts)
+        return self.shelf.primer_of(owner.digest(), facts, self._catalog.fingerprint_of(owner))
 
     async def load(self, wanted: Sequence[Filed]) -> list[bool]:
         """Fill the rows of reserved chunks; which of them hold their chunk now? What does not check out is removed."""
@@ -310,8 +310,9 @@ class KvDisk:
 
     async def note_used(self, keys: Iterable[ChunkKey]) -> None:
         """These were used in the slab: they are the last to go, also after a restart."""
-        ours = self._catalog.fingerprint
-        used = [self.shelf.use(ShelfKey(ours, key.owner.digest(), key.kind, key.name)) for key in keys]
+        print_of = self._catalog.fingerprint_of
+        of = [ShelfKey(print_of(key.owner), key.owner.digest(), key.kind, key.name) for key in keys]
+        used = [self.shelf.use(key) for key in of]
         paths = [path for stored in used if stored is not None for path in self._paths(stored.stem)]
         await asyncio.to_thread(_touch, paths)
 

@@ -50,12 +50,14 @@ Seen = tuple[str, ...]
 
 
 class KvShelf:
-    """All stored chunks, at most `budget_bytes` of them. Those of other fingerprints than `fingerprint` go first."""
+    """All stored chunks, at most `budget_bytes` of them. Those of other fingerprints than `fingerprint`, and those that
+    were adopted since, go first."""
 
     def __init__(self, budget_bytes: int, fingerprint: str) -> None:
         self.budget_bytes = budget_bytes
         self.bytes = 0
         self._fingerprint = fingerprint
+        self._adopted: set[str] = set()
         self._header_bytes = self._other_bytes = 0
         self._stored: OrderedDict[ShelfKey, StoredChunk] = OrderedDict()  # least recently used first
         self._of_owner: dict[str, dict[Seen, dict[ShelfKey, StoredChunk]]] = {}
@@ -65,6 +67,17 @@ class KvShelf:
 
     def __len__(self) -> int:
         return len(self._stored)
+
+    def adopt(self, fingerprint: str) -> None:
+        """This is of an adapter that is served here: not for a start to come, as other fingerprints are."""
+        if fingerprint in self._adopted:
+            return
+        before = [stored for stored in self._stored.values() if stored.identity.fingerprint == fingerprint]
+        for stored in before:
+            self._weigh(stored, -1)
+        self._adopted.add(fingerprint)
+        for stored in before:
+            self._weigh(stored, 1)
 
     def put(self, stored: StoredChunk) -> StoredChunk | None:
         """Now the most recently used; returns what it replaces."""
@@ -117,6 +130,10 @@ class KvShelf:
         own = (self._stored[key] for key in keys if key in self._stored)
         return (*behind, *(stored for stored in own if fact_ids.isdisjoint(_seen_by(stored))))
 
+    def owners_with(self, fingerprint: str) -> frozenset[str]:
+        """Who has facts stored under this fingerprint. Looks at everything."""
+        return frozenset(key.owner for key in self._stored if key.kind == "fact" and key.fingerprint == fingerprint)
+
     def bytes_of(self, owner: str) -> int:
         """Bytes of one owner's files."""
         return self._bytes_of[owner]
@@ -125,14 +142,14 @@ class KvShelf:
         """Tokens of each of the owner's facts that are stored under our fingerprint, by fact id: a copy."""
         return self._tokens_of.get(owner, {}).copy()
 
-    def primer_of(self, owner: str, facts: int) -> tuple[str, ...]:
-        """The first `facts` facts, or fewer, that most of an owner's chunks of our fingerprint were encoded behind.
+    def primer_of(self, owner: str, facts: int, fingerprint: str) -> tuple[str, ...]:
+        """The first `facts` facts, or fewer, that most of an owner's chunks of this fingerprint were encoded behind.
 
         In their order. Of those that equally many were encoded behind, the longest: its own facts saw only a part.
         """
         primers: Counter[Seen] = Counter()
         for seen, group in self._of_owner.get(owner, {}).items():
-            primers[seen[:facts]] += self._facts_in(group)
+            primers[seen[:facts]] += sum(key.fingerprint == fingerprint and key.kind == "fact" for key in group)
         found = [primer for primer in primers if primers[primer]]
         return max(found, key=lambda primer: (primers[primer], len(primer)), default=())
 
@@ -149,12 +166,8 @@ class KvShelf:
         rest = [stored for stored in ours if stored.stem not in gone]
         return (*going, *_oldest([*others, *rest], room))
 
-    def _facts_in(self, group: dict[ShelfKey, StoredChunk]) -> int:
-        """How many of these are facts', of our fingerprint."""
-        return sum(self._is_ours(stored) and stored.identity.kind == "fact" for stored in group.values())
-
     def _is_ours(self, stored: StoredChunk) -> bool:
-        return stored.identity.fingerprint == self._fingerprint
+        return stored.identity.fingerprint == self._fingerprint or stored.identity.fingerprint in self._adopted
 
     def _weigh(self, stored: StoredChunk, sign: int) -> None:
         self.bytes += sign * stored.size_bytes
@@ -172,7 +185,7 @@ class KvShelf:
         self._bytes_of[owner] += sign * stored.size_bytes
         if not self._bytes_of[owner]:
             del self._bytes_of[owner]
-        if not self._is_ours(stored) or stored.identity.kind != "fact":
+        if stored.identity.fingerprint != self._fingerprint or stored.identity.kind != "fact":
             return
         tokens = self._tokens_of.setdefault(owner, {})
         if sign > 0:

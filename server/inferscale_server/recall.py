@@ -30,7 +30,7 @@ LONG_CONTEXT_CHARS = 16_000
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """What was found for one question, best first, and how long it took (milliseconds)."""
+    """What was found for one question, best first, and how long it took (milliseconds). `owner`: whose KV serves it."""
 
     owner: Owner
     hits: tuple[Hit, ...]
@@ -75,13 +75,14 @@ class Recall:
     ) -> Recollection:
         """The owner's facts nearest to the query, of those that `where` matches. Raises Unavailable when embedding
         fails."""
-        await self._read_context(owner, context)
-        if not query.strip() or self.memory.count(owner) == 0:
+        facts_of = owner.itself
+        await self._read_context(facts_of, context)
+        if not query.strip() or self.memory.count(facts_of) == 0:
             return Recollection(owner, (), tuple(context))
         started = perf_counter()
-        vector = await self.memory.embed_query(owner, query)
+        vector = await self.memory.embed_query(facts_of, query)
         embedded = perf_counter()
-        hits = await self.memory.find(owner, vector, k or self.default_k, min_score, where, query)
+        hits = await self.memory.find(facts_of, vector, k or self.default_k, min_score, where, query)
         return Recollection(owner, hits, tuple(context), 1e3 * (embedded - started), 1e3 * (perf_counter() - embedded))
 
     def text_s(self, tokens: int) -> float | None:
@@ -95,7 +96,7 @@ class Recall:
         """
         lines = []
         for text in reversed(found.context):
-            ids = self.tokenize(self.wording.line(text), found.owner)
+            ids = self.tokenize(self.wording.line(text), found.owner.itself)
             lines.append(MemoryLine(None, text, None, ids, self._chunk(_context_key(found.owner, ids), ids)))
         facts = self.fact_lines.of(found.owner, [hit.fact for hit in found.hits])
         for hit, line in zip(found.hits, facts, strict=True):
@@ -110,7 +111,7 @@ class Recall:
         none. Without its header encoded no plan injects anything."""
         if mode not in ("auto", "kv") or self._refusal(refusal) or all(line.chunk is not None for line in lines):
             return ()
-        if header_job_of(found.owner.tenant, frame.before).key not in self.catalog:
+        if header_job_of(found.owner, frame.before).key not in self.catalog:
             return ()
         return tuple(Wanted(_key_of(found.owner, line), line.token_ids) for line in lines)
 
@@ -136,7 +137,7 @@ class Recall:
         `lines`: what `lines` has just given, if it was asked already.
         """
         lines = self.lines(found, room_tokens) if lines is None else lines
-        header_job = header_job_of(found.owner.tenant, frame.before)
+        header_job = header_job_of(found.owner, frame.before)
         header = self.catalog.get(header_job.key)
         refusal = self._refusal(refusal)
         plan = plan_memory(frame, lines, header, mode, refusal, self.tail_tokens, self.order)
@@ -175,6 +176,6 @@ def _context_key(owner: Owner, token_ids: tuple[int, ...]) -> ChunkKey:
     return ChunkKey("context", owner, digest_of(token_ids))
 
 
-def header_job_of(tenant: str, token_ids: tuple[int, ...]) -> Job:
+def header_job_of(owner: Owner, token_ids: tuple[int, ...]) -> Job:
     """The job that encodes a header: shared by a tenant's users, since it holds nothing of theirs."""
-    return Job(ChunkKey("header", Owner(tenant, ""), digest_of(token_ids)), token_ids)
+    return Job(ChunkKey("header", replace(owner, user=""), digest_of(token_ids)), token_ids)

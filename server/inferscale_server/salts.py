@@ -28,7 +28,8 @@ class Salts:
     def of(self, owner: Owner | None, epoch: int, plan_digest: str = TEXT) -> str:
         """64 hex characters. Without an owner: requests that name no user, which share one salt among themselves."""
         who = "nobody" if owner is None else owner.digest()
-        parts = (who, self._fingerprint, plan_digest, str(epoch), str(self._retired.get(plan_digest, 0)))
+        model = self._fingerprint if owner is None or not owner.adapter else owner.adapter
+        parts = (who, model, plan_digest, str(epoch), str(self._retired.get(plan_digest, 0)))
         return hmac.new(self._secret, "|".join(parts).encode(), sha256).hexdigest()
 
     def retire(self, plan_digest: str) -> None:

@@ -268,4 +268,4 @@ class SessionRecall:
         return Block(replace(plan, prompt_ids=(), lines=lines), terms, ends)
 
     def _epoch(self, owner: Owner) -> int:
-        return self._recall.memory.epoch(owner)
+        return self._recall.memory.epoch(owner.itself)

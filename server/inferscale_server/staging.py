@@ -176,7 +176,7 @@ class Stager:
     def _filed(self, wanted: Wanted) -> KvIdentity | None:
         if self._disk is None:
             return None
-        key, ours = wanted.key, self._catalog.fingerprint
+        key, ours = wanted.key, self._catalog.fingerprint_of(wanted.key.owner)
         stored = self._disk.shelf.get(ShelfKey(ours, key.owner.digest(), key.kind, key.name))
         if stored is None:
             return None

@@ -32,13 +32,23 @@ UNSET: Final = Unset.UNSET
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom a fact belongs to: always a (tenant, user) pair, never a joined string."""
+    """Whom a fact belongs to: always a (tenant, user) pair, never a joined string.
+
+    `adapter` is only for KV: the fingerprint of model and LoRA adapter together when the same facts are read through
+    one. Their KV is another's for whoever looks for it; the facts, and the folder of files, are the owner's.
+    """
 
     tenant: str
     user: str
+    adapter: str = ""
+
+    @property
+    def itself(self) -> Owner:
+        """The owner of the facts, through whatever they are read."""
+        return Owner(self.tenant, self.user) if self.adapter else self
 
     def digest(self) -> str:
-        """64 hex characters; length-prefixed, so that ("a", "b/c") and ("a/b", "c") differ."""
+        """64 hex characters, whatever the adapter; length-prefixed, so that ("a", "b/c") and ("a/b", "c") differ."""
         sha = hashlib.sha256(b"inferscale-owner")
         for part in (self.tenant, self.user):
             raw = part.encode("utf-8", "surrogatepass")

@@ -38,8 +38,8 @@ class ForgetfulEmbedder(FakeEmbedder):
 class ForgetfulEngine(FakeEngine):
     """Keeps what it captured, but no list of requests."""
 
-    async def encode(self, prompt_ids, command) -> None:  # type: ignore[no-untyped-def]
-        await super().encode(prompt_ids, command)
+    async def encode(self, prompt_ids, command, adapter="") -> None:  # type: ignore[no-untyped-def]
+        await super().encode(prompt_ids, command, adapter)
         self.requests.clear()
 
 
@@ -98,7 +98,7 @@ async def open_desk(folder: Path, rows: int) -> AsyncIterator[Desk]:
     memory: MemoryService
 
     source = FactSource(lambda owner: memory.facts(owner), lambda owner: memory.vectors(owner))
-    header = header_job_of(LOCAL_TENANT, HEADER_IDS)
+    header = header_job_of(Owner(LOCAL_TENANT, ""), HEADER_IDS)
     encoder = Encoder(catalog, Recipe(primer_facts=3), ForgetfulEngine(), tokenize, header, source, MAX_MODEL_LEN)  # type: ignore[arg-type]
     memory = MemoryService(
         FactStore(folder / "facts.sqlite3"), ExactIndex(), ForgetfulEmbedder(), sink := _Sink(encoder)

@@ -42,6 +42,8 @@ def brain_of(here: World, memory: MemoryService, registry: CollectorRegistry) ->
         none,
         Sessions(10, 60),
         none,
+        here.news.readers,
+        none,
         disk=here.disk,
     )
 
@@ -97,4 +99,21 @@ async def test_the_bytes_of_facts_are_those_that_the_quota_counts(path: Path) ->
     await memory.add(ALICE, [FactDraft("f\u00e4ct", metadata={"k": "value"})])
     brain = brain_of(here, memory, CollectorRegistry())
     assert (await brain.footprint(ALICE)).facts_bytes == len("f\u00e4ct".encode()) + len('{"k": "value"}')
+    await memory.aclose()
+
+
+async def test_what_is_read_through_an_adapter_takes_room_and_counts_no_fact_twice(path: Path) -> None:
+    memory = MemoryService(FactStore(path), ExactIndex(), FakeEmbedder(), (here := world()).news)
+    await memory.start()
+    await memory.add(ALICE, [FactDraft(f"alice saw bird {number}") for number in range(FACTS)])
+    here.facts[ALICE] = list(memory.facts(ALICE))
+    await here.encoder.drain()
+    brain = brain_of(here, memory, CollectorRegistry())
+    before = await brain.footprint(ALICE)
+    reader = here.news.readers.through(ALICE, "pirate")
+    here.encoder.want(reader, [here.encoder.job_of(here.facts[ALICE][0], reader)])
+    await here.encoder.drain()
+    after = await brain.footprint(ALICE)
+    assert after.device_bytes == 2 * before.device_bytes > 0
+    assert (after.tokens, after.encoded, after.queued) == (before.tokens, FACTS, 0)
     await memory.aclose()

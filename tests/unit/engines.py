@@ -18,6 +18,7 @@ from inferscale_server.kv_codec import GroupShape, KvHeader, KvLayout, payload_d
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.kv_files import kv_path, read_kv, write_temporary
 from inferscale_server.kv_order import FileOrder, FileReport
+from inferscale_server.news import News
 from inferscale_server.quiet import Quiet
 from inferscale_server.recipe import Recipe
 from inferscale_server.types import Fact, Owner
@@ -59,6 +60,8 @@ class FakeEngine:
     """
 
     rows: dict[int, tuple[int, int]] = field(default_factory=dict)  # row -> (stamp, token)
+    weights: dict[int, str] = field(default_factory=dict)  # row -> the adapter that computed it
+    base: str = ""  # the fingerprint of the model without one
     requests: list[Encoded] = field(default_factory=list)
     refuses: Callable[[Encoded], bool] = lambda encoded: False
     during: Callable[[Encoded], None] = lambda encoded: None
@@ -77,8 +80,8 @@ class FakeEngine:
     def most_tokens(self) -> int | None:
         return self.most
 
-    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
-        injected = self._injected(prompt_ids, command)
+    async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
+        injected = self._injected(prompt_ids, command, adapter)
         self.prefilled += len(prompt_ids) - injected
         self.largest = max(self.largest, len(prompt_ids) - injected - SPARE_TOKENS)
         self.number += 1
@@ -102,6 +105,7 @@ class FakeEngine:
         for encoded in [chunk for chunk in chunks if not self.refuses(chunk)]:
             for row, token in zip(rows_of(encoded.capture.extents), encoded.own, strict=True):
                 self.rows[row] = (encoded.capture.stamp, token)
+                self.weights[row] = adapter
 
     async def captured(self, attempts: Sequence[tuple[int, tuple[Extent, ...]]]) -> list[bool]:
         return [all(self.rows.get(row, (0, 0))[0] == stamp for row in rows_of(ext)) for stamp, ext in attempts]
@@ -142,20 +146,23 @@ class FakeEngine:
         tokens = array("f", bytes(file.payload))[: file.header.identity.tokens]
         for row, token in zip(rows_of(order.extents), tokens, strict=True):
             self.rows[row] = (order.stamp, int(token))
+            self.weights[row] = "" if order.identity.fingerprint == self.base else order.identity.fingerprint
         return FileReport("ok", len(file.payload))
 
     def tokens_of(self, chunk: Chunk) -> tuple[int, ...]:
         """What the slab holds for a chunk."""
         return tuple(self.rows[row][1] for row in rows_of(chunk.extents))
 
-    def _injected(self, prompt_ids: Sequence[int], command: Command) -> int:
-        """How many tokens are injected: they are the prompt's first, and their rows must still hold them."""
+    def _injected(self, prompt_ids: Sequence[int], command: Command, adapter: str) -> int:
+        """How many tokens are injected: they are the prompt's first, and their rows must still hold them, computed with
+        the same weights."""
         if command.injection is None:
             return 0
         token_ids = command.injection.token_ids
         assert tuple(prompt_ids[: len(token_ids)]) == token_ids
         if self.checks_rows:
             assert tuple(self.rows[row][1] for row in rows_of(command.injection.extents)) == token_ids
+            assert {self.weights[row] for row in rows_of(command.injection.extents)} <= {adapter}
         return len(token_ids)
 
 
@@ -173,26 +180,30 @@ class World:
     tokenize: WordTokenizer
     facts: dict[Owner, list[Fact]]
     disk: KvDisk | None = None
+    news: News = field(default_factory=News)
+
+    def __post_init__(self) -> None:
+        self.news.encoder = self.encoder
 
     def add(self, *facts: Fact) -> None:
         """Store facts and tell the encoder, as the memory service does."""
         for fact in facts:
             self.facts.setdefault(fact.owner, []).append(fact)
-        self.encoder.added(facts[0].owner, facts)
+        self.news.added(facts[0].owner, facts)
 
     def delete(self, fact: Fact) -> None:
         """Forget one fact."""
         self.facts[fact.owner].remove(fact)
-        self.encoder.forgotten(fact.owner, (fact.id,))
+        self.news.forgotten(fact.owner, (fact.id,))
 
     def delete_owner(self, owner: Owner) -> None:
         """Forget everything of an owner."""
         self.facts.pop(owner, None)
-        self.encoder.owner_forgotten(owner)
+        self.news.owner_forgotten(owner)
 
-    def chunk(self, fact: Fact) -> Chunk | None:
-        """The fact's chunk, if it is encoded."""
-        return self.catalog.get(ChunkKey("fact", fact.owner, fact.id))
+    def chunk(self, fact: Fact, owner: Owner | None = None) -> Chunk | None:
+        """The fact's chunk, if it is encoded; of the owner through an adapter, if one is given."""
+        return self.catalog.get(ChunkKey("fact", owner or fact.owner, fact.id))
 
     def requests_for(self, fact: Fact) -> list[Encoded]:
         """Encode requests that captured exactly this fact."""
@@ -213,7 +224,7 @@ def world(
     **engine: Any,
 ) -> World:
     """A world with no facts and no disk unless told; the recipe is a primer of the 3 oldest facts unless told."""
-    catalog, fake, tokenize = Catalog(rows, fingerprint), kind(**engine), WordTokenizer()
+    catalog, fake, tokenize = Catalog(rows, fingerprint), kind(base=fingerprint, **engine), WordTokenizer()
     facts = {} if facts is None else facts
     disk = None
     if folder is not None:

@@ -18,6 +18,7 @@ class HostEngine(FakeEngine):
     """`host`: row -> (stamp, token). `gate` holds every copy and load until it is set."""
 
     host: dict[int, tuple[int, int]] = field(default_factory=dict)
+    host_weights: dict[int, str] = field(default_factory=dict)
     copies: list[tuple[Direction, int]] = field(default_factory=list)
     gate: asyncio.Event | None = None
     reached: asyncio.Event = field(default_factory=asyncio.Event)  # set when something waits at the gate
@@ -44,9 +45,11 @@ class HostEngine(FakeEngine):
 
     def _copy(self, direction: Direction, copy: RowCopy) -> bool:
         source, target = (self.rows, self.host) if direction == "to_host" else (self.host, self.rows)
+        read, into = (self.weights, self.host_weights) if direction == "to_host" else (self.host_weights, self.weights)
         held = [source.get(row, (0, 0)) for row in rows_of(copy.source)]
         if any(stamp != copy.source_stamp for stamp, _ in held):
             return False
+        into |= {to: read.get(row, "") for row, to in zip(rows_of(copy.source), rows_of(copy.target), strict=True)}
         for row, (_, token) in zip(rows_of(copy.target), held, strict=True):
             target[row] = (copy.stamp, token)
         return True

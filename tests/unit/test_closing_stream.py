@@ -83,7 +83,7 @@ async def test_what_the_user_said_is_remembered_when_the_client_hangs_up_amid_th
     request = SimpleNamespace(stream_options=None, n=1)
     turn = Turn(ask, "off", "nothing_remembered", request, Flight("salt"), spoken)
     nothing: Any = None
-    desk = Storyteller(brain, nothing, nothing, nothing, 100)
+    desk = Storyteller(brain, nothing, nothing, nothing, nothing, 100)
     await serve(await desk._stream(turn, request, nothing, 0.0), hangs_up=True)
     await brain.backlog.drain()
     assert [fact.text for fact in memory.facts(ALICE)] == ["I have a dog"]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -28,6 +28,7 @@ class Client:
     prompts: list[tuple[int, ...]] = field(default_factory=list)
     salts: list[str] = field(default_factory=list)
     computed: list[int] = field(default_factory=list)
+    through: list[Any] = field(default_factory=list)
     writing: int = 0
     most_writing: int = 0
     fault: Exception | None = None
@@ -37,12 +38,15 @@ class Client:
         cache = SimpleNamespace(block_size=self.block_size, enable_prefix_caching=self.prefix_caching)
         return SimpleNamespace(cache_config=cache)
 
-    async def generate(self, prompt: Any, sampling: Any, request_id: str, priority: int) -> AsyncGenerator[Any, None]:
+    async def generate(
+        self, prompt: Any, sampling: Any, request_id: str, priority: int, lora_request: Any = None
+    ) -> AsyncGenerator[Any, None]:
         ids, salt = tuple(prompt["prompt_token_ids"]), prompt["cache_salt"]
         known = [p for p, s in zip(self.prompts, self.salts, strict=True) if s == salt and self.prefix_caching]
         cached = max((len(p) // self.block_size * self.block_size for p in known if ids[: len(p)] == p), default=0)
         self.prompts.append(ids)
         self.salts.append(salt)
+        self.through.append(lora_request)
         self.computed.append(len(ids) - cached)
         self.writing += sampling.max_tokens > 1
         self.most_writing = max(self.most_writing, self.writing)
@@ -134,6 +138,18 @@ async def test_a_text_that_fails_gives_its_turn_away() -> None:
         await written(door)
     client.fault = None
     assert await written(door) == ["{}"]
+
+
+async def test_what_an_adapter_reads_is_encoded_through_it_and_all_else_through_none() -> None:
+    client = Client()
+    door = door_to(client)
+    door.adapters["pirate's"] = pirate = cast(Any, object())
+    await door.encode((1, 2, 3), Command(), "pirate's")
+    await door.encode((1, 2, 3), Command())
+    await written(door)
+    assert client.through == [pirate, None, None]
+    with pytest.raises(KeyError):
+        await door.encode((1, 2, 3), Command(), "lawyer's")
 
 
 async def test_an_encode_request_may_compute_little_beside_chats_and_all_without() -> None:

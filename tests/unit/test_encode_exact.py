@@ -38,12 +38,12 @@ class SeeingEngine(FakeEngine):
 
     seen: dict[int, int] = field(default_factory=dict)
 
-    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
+    async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
         computed = prefixes(prompt_ids)
         if command.injection is not None:
             injected = [self.seen[row] for row in rows_of(command.injection.extents)]
             assert injected == computed[: len(injected)], "injected rows have seen other texts than this prompt's"
-        await super().encode(prompt_ids, command)
+        await super().encode(prompt_ids, command, adapter)
         for capture in command.captures:
             self.seen |= dict(zip(rows_of(capture.extents), computed[capture.start :], strict=False))
 

@@ -49,9 +49,9 @@ class PacedEngine(FakeEngine):
     def most_tokens(self) -> int | None:
         return self.pace.most_tokens
 
-    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
+    async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
         async with self.pace.encoding():
-            await super().encode(prompt_ids, command)
+            await super().encode(prompt_ids, command, adapter)
             self.now_s += 0.08
 
 

@@ -17,6 +17,7 @@ from inferscale_server.catalog import Catalog
 from inferscale_server.edge.metrics import Metrics
 from inferscale_server.edge.wire import ChatMemory
 from inferscale_server.encode import Encoder, FactSource
+from inferscale_server.engine.adapters import Adapters
 from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
@@ -81,7 +82,7 @@ class Desk:
 @pytest_asyncio.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     catalog, tokenize, engine = Catalog(2_000, "f"), WordTokenizer(), Watched(HostEngine())
-    header = header_job_of(ALICE.tenant, HEADER_IDS)
+    header = header_job_of(ALICE, HEADER_IDS)
     disk = KvDisk(tmp_path / "kv", 1 << 20, 1, 8, catalog, engine)
     memory: MemoryService
 
@@ -145,8 +146,8 @@ def chat_desk(desk: Desk) -> ChatDesk:
         extraction=None,
     )
     door = SimpleNamespace(params=lambda command: {})
-    serving = SimpleNamespace(models=SimpleNamespace(lora_requests={}))
-    return ChatDesk(cast(Any, brain), cast(Any, door), cast(Any, Framed()), cast(Any, serving), 2_000)
+    adapters = Adapters(SimpleNamespace(is_base_model=lambda name: True), cast(Any, door), cast(Any, brain))
+    return ChatDesk(cast(Any, brain), cast(Any, door), cast(Any, Framed()), cast(Any, None), adapters, 2_000)
 
 
 SEARCHED = {"embed", "search"}

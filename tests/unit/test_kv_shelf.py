@@ -44,17 +44,17 @@ def test_headers_keep_to_their_share() -> None:
 
 def test_the_primer_of_an_owner_is_what_most_chunks_were_encoded_behind() -> None:
     shelf = filled(100, *(stored(name, behind="yx") for name in "ab"), stored("c", behind="z"))
-    assert shelf.primer_of("o", 20) == ("y", "x") and shelf.primer_of("p", 20) == ()
+    assert shelf.primer_of("o", 20, "f") == ("y", "x") and shelf.primer_of("p", 20, "f") == ()
 
 
 def test_the_window_behind_the_primer_is_no_part_of_it() -> None:
     shelf = filled(100, *(stored(name, behind="yx" + name) for name in "ab"))
-    assert shelf.primer_of("o", 2) == ("y", "x")
+    assert shelf.primer_of("o", 2, "f") == ("y", "x")
 
 
 def test_a_primers_own_facts_saw_a_part_of_it() -> None:
     shelf = filled(100, stored("a"), stored("b", behind="a"), stored("c", behind="ab"))
-    assert shelf.primer_of("o", 20) == ("a", "b")
+    assert shelf.primer_of("o", 20, "f") == ("a", "b")
 
 
 def test_owners_are_counted_apart_and_leave_nothing() -> None:

@@ -49,7 +49,7 @@ class Desk:
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     """A fact store on disk, an exact index, word hashes as vectors, a fake engine."""
     catalog, tokenize, embedder = Catalog(500, "f"), WordTokenizer(), FakeEmbedder()
-    header = header_job_of(ALICE.tenant, HEADER_IDS)
+    header = header_job_of(ALICE, HEADER_IDS)
     memory: MemoryService
 
     source = FactSource(lambda owner: memory.facts(owner), lambda owner: memory.vectors(owner))
@@ -185,8 +185,8 @@ async def test_kv_of_an_older_wording_is_not_served(desk: Desk) -> None:
 
 
 async def test_a_tenants_users_share_headers_and_tenants_do_not() -> None:
-    assert header_job_of("a", (1, 2)).key == header_job_of("a", (1, 2)).key
-    assert header_job_of("a", (1, 2)).key != header_job_of("b", (1, 2)).key
+    assert header_job_of(Owner("a", "x"), (1, 2)).key == header_job_of(Owner("a", "x"), (1, 2)).key
+    assert header_job_of(Owner("a", "x"), (1, 2)).key != header_job_of(Owner("b", "x"), (1, 2)).key
 
 
 async def test_auto_follows_the_costs_and_a_fixed_mode_does_not(desk: Desk) -> None:

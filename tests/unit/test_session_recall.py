@@ -111,7 +111,7 @@ class Desk:
 @pytest_asyncio.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     catalog, tokenize, engine = Catalog(2_000, "f"), WordTokenizer(), HostEngine()
-    header, kept = header_job_of(ALICE.tenant, HEADER_IDS), Sessions(10, 60)
+    header, kept = header_job_of(ALICE, HEADER_IDS), Sessions(10, 60)
     memory: MemoryService
 
     source = FactSource(lambda owner: memory.facts(owner), lambda owner: memory.vectors(owner))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from starlette.datastructures import State
@@ -30,6 +30,7 @@ from inferscale_server.index_choice import make_index
 from inferscale_server.job import marks_of
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
+from inferscale_server.news import News
 from inferscale_server.orphans import KV_FOLDER
 from inferscale_server.recall import Recall, header_job_of
 from inferscale_server.recipe import RecipeSizes, make_recipe
@@ -39,7 +40,7 @@ from inferscale_server.sessions import Sessions
 from inferscale_server.staging import Stager
 from inferscale_server.tiers import HostTier
 from inferscale_server.tokens import LineTokenizer
-from inferscale_server.types import LOCAL_TENANT, Fact, Owner
+from inferscale_server.types import LOCAL_TENANT, Owner
 from inferscale_server.wording import DEFAULT_SYSTEM, MEMORY_INTRO, Wording
 
 
@@ -60,13 +61,14 @@ async def assemble(
         support.refusals.append(_unframed(state.online_renderer.chat_template or tokenize.chat_template))
     sessions = Sessions(config.max_sessions, config.session_idle_s)
     folder.announce(server_url(config.host, config.port))
-    memory, embedder = await _open_stores(config, late := _LateSink())
+    memory, embedder = await _open_stores(config, news := News())
     recipe = make_recipe(config.recipe, _sizes_of(config))
     template, rotary = state.online_renderer.chat_template, support.rotary_digest
-    print_ = fingerprint(_ingredients(vllm_config, tokenize, template, recipe.name, wording.fixed, rotary))
+    ingredients = _ingredients(vllm_config, tokenize, template, recipe.name, wording.fixed, rotary)
+    print_ = fingerprint(ingredients)
     rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
     catalog, metrics = Catalog(rows, print_), Metrics()
-    header = header_job_of(LOCAL_TENANT, header_ids or ())
+    header = header_job_of(Owner(LOCAL_TENANT, ""), header_ids or ())
     max_model_len = vllm_config.model_config.max_model_len
     disk = await _open_disk(config, door, catalog, memory, metrics, ranks, support.cold_bytes_per_row)
     source = FactSource(memory.facts, memory.vectors, wording, memory.count)
@@ -76,8 +78,8 @@ async def assemble(
     tail = config.tail_tokens or 0
     recall = Recall(memory, catalog, encoder, tokenize, config.k, tail, config.fact_order, support.refusals, wording)
     stager = Stager(catalog, encoder.wipe, host, disk, config.stage_deadline_ms / 1e3, recall.text_s, metrics.staged)
-    late.listeners = (sessions, *filter(None, (host,)), stager, recall.fact_lines)
-    late.encoder = encoder
+    news.listeners = (sessions, *filter(None, (host,)), stager, recall.fact_lines)
+    news.encoder = encoder
     writer = ServedWriter(door, state.online_renderer, tokenize, model_name, max_model_len)
     extraction = build_extraction(config, memory, writer, metrics.extracted)
     brain = Brain(
@@ -97,22 +99,14 @@ async def assemble(
         engine_stats=door.stats,
         sessions=sessions,
         stager=stager,
+        readers=news.readers,
+        fingerprint_with=lambda adapter: fingerprint(replace(ingredients, adapter=adapter)),
         host=host,
         disk=disk,
         extraction=extraction,
         backlog=None if extraction is None else backlog_of(extraction, metrics.turn_remembered),
     )
     return brain, framer
-
-
-class Forgetful(Protocol):
-    """Who keeps something of facts besides the encoder."""
-
-    def forget_facts(self, owner: Owner, fact_ids: Sequence[str]) -> None:
-        """These were deleted or rewritten."""
-
-    def forget_owner(self, owner: Owner) -> None:
-        """All of the owner's were deleted."""
 
 
 def _host_tier(catalog: Catalog, vllm_config: Any, door: EngineDoor) -> HostTier | None:
@@ -123,33 +117,6 @@ def _host_tier(catalog: Catalog, vllm_config: Any, door: EngineDoor) -> HostTier
     host = HostTier(catalog, rows, door)
     catalog.on_commit = host.note
     return host
-
-
-class _LateSink:
-    """Passes the memory service's news on to all who keep something of a fact: they can only be built after it."""
-
-    encoder: Encoder | None = None
-    listeners: tuple[Forgetful, ...] = ()
-
-    def added(self, owner: Owner, facts: tuple[Fact, ...]) -> None:
-        if self.encoder is not None:
-            self.encoder.added(owner, facts)
-
-    def forgotten(self, owner: Owner, fact_ids: tuple[str, ...]) -> None:
-        for listener in self.listeners:
-            listener.forget_facts(owner, fact_ids)
-        if self.encoder is not None:
-            self.encoder.forgotten(owner, fact_ids)
-
-    def owner_forgotten(self, owner: Owner) -> None:
-        for listener in self.listeners:
-            listener.forget_owner(owner)
-        if self.encoder is not None:
-            self.encoder.owner_forgotten(owner)
-
-    async def settled(self) -> None:
-        if self.encoder is not None:
-            await self.encoder.settled()
 
 
 async def _open_stores(config: ServerConfig, sink: Any) -> tuple[MemoryService, Any]:

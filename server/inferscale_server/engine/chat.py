@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from fastapi import Request
@@ -26,6 +27,7 @@ from inferscale_server.brain import Brain
 from inferscale_server.command import Command
 from inferscale_server.edge.sse import LastChunk, is_error, is_head
 from inferscale_server.edge.wire import ChatMemory
+from inferscale_server.engine.adapters import Adapters
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
 from inferscale_server.engine.framing import Framer, last_user_text
 from inferscale_server.engine.heard import Heard, heard
@@ -74,12 +76,19 @@ class ChatDesk:
     """Serves chats. One a server."""
 
     def __init__(
-        self, brain: Brain, door: EngineDoor, framer: Framer, serving: OpenAIServingChat, max_model_len: int
+        self,
+        brain: Brain,
+        door: EngineDoor,
+        framer: Framer,
+        serving: OpenAIServingChat,
+        adapters: Adapters,
+        max_model_len: int,
     ) -> None:
         self._brain = brain
         self._door = door
         self._framer = framer
         self._serving = serving
+        self._adapters = adapters
         self._max_model_len = max_model_len
 
     async def serve(
@@ -136,12 +145,14 @@ class ChatDesk:
             return self._without_memory(request, ask, spoken, "no_user")
         if ask.mode == "off":
             return self._without_memory(request, ask, spoken, "requested")
+        owner = await self._adapters.reader(request.model, ask.owner) or ask.owner
+        ask = replace(ask, owner=owner)
         if ask.session_id is not None:
             return await self._in_session(request, ask, spoken)
         query = last_user_text(messages)
         try:
             found, frame = await asyncio.gather(  # the query is embedded in a thread of its own
-                self._brain.recall.find(ask.owner, query, ask.k, ask.min_score, ask.context, ask.where),
+                self._brain.recall.find(owner, query, ask.k, ask.min_score, ask.context, ask.where),
                 self._frame(request),
             )
         except VLLMValidationError:  # too long with the words around a memory; vLLM judges the request by itself
@@ -261,16 +272,14 @@ class ChatDesk:
     def _refusal(self, request: Asked) -> str | None:
         if getattr(request, "prompt_logprobs", None) is not None:
             return "prompt_logprobs"
-        if request.model and self._serving.models.lora_requests.get(request.model) is not None:
-            return "adapter"
-        return None
+        return None if self._adapters.knows(request.model) else "adapter"
 
     def _answer_room(self, request: Asked) -> int:
         return min(self._wanted_tokens(request) or ANSWER_ROOM, self._max_model_len // 2)
 
     def _salt(self, ask: ChatMemory, digest: str = "text") -> str:
         owner = ask.cache_owner
-        return self._brain.salts.of(owner, self._brain.memory.epoch(owner), digest)
+        return self._brain.salts.of(owner, self._brain.memory.epoch(owner.itself), digest)
 
     # Running
 

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from inferscale_server.catalog import Pin
@@ -103,6 +104,7 @@ class EngineDoor:
         self._generate = engine_client.generate
         cache = engine_client.vllm_config.cache_config
         self.block_tokens: int = cache.block_size if cache.enable_prefix_caching else 0  # kept whole by its cache
+        self.adapters: dict[str, LoRARequest] = {}  # by fingerprint
         self._quiet = Quiet()
         self.pace = Pace()
 
@@ -131,9 +133,11 @@ class EngineDoor:
         """How many tokens one encode request may compute now; None: as many as it has."""
         return self.pace.most_tokens
 
-    async def encode(self, prompt_ids: Sequence[int], command: Command) -> None:
-        """One prefill with injection and capture, under a salt of its own, behind all chats."""
-        await self._prefill(prompt_ids, secrets.token_hex(32), {"kv_transfer_params": self.params(command)})
+    async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
+        """One prefill with injection and capture, under a salt of its own, behind all chats. `adapter`: a fingerprint
+        of `adapters`, or none."""
+        through = self.adapters[adapter] if adapter else None
+        await self._prefill(prompt_ids, secrets.token_hex(32), {"kv_transfer_params": self.params(command)}, through)
 
     async def write(
         self, prompt_ids: Sequence[int], schema: Mapping[str, Any], max_tokens: int, temperature: float
@@ -164,12 +168,19 @@ class EngineDoor:
             if self.pace.most_tokens is not None:
                 await self._prefill(prompt_ids[:stop], salt, None)
 
-    async def _prefill(self, prompt_ids: Sequence[int], salt: str, extra: dict[str, Any] | None) -> None:
+    async def _prefill(
+        self,
+        prompt_ids: Sequence[int],
+        salt: str,
+        extra: dict[str, Any] | None,
+        adapter: LoRARequest | None = None,
+    ) -> None:
         """One token behind a prompt, for what is left in caches and slab; takes a turn of the encode requests."""
         sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, extra_args=extra)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
         async with self.pace.encoding():
-            stream = self._generate(prompt, sampling, f"encode-{secrets.token_hex(8)}", priority=ENCODE_PRIORITY)
+            name = f"encode-{secrets.token_hex(8)}"
+            stream = self._generate(prompt, sampling, name, lora_request=adapter, priority=ENCODE_PRIORITY)
             try:
                 async for _ in stream:
                     pass

@@ -36,6 +36,7 @@ from inferscale_server.edge.identity import identity_of
 from inferscale_server.edge.routes import build_router
 from inferscale_server.edge.services import Services
 from inferscale_server.edge.wire import parse_chat_memory, parse_completion_owner
+from inferscale_server.engine.adapters import Adapters
 from inferscale_server.engine.assemble import assemble
 from inferscale_server.engine.chat import ChatDesk
 from inferscale_server.engine.door import EngineDoor
@@ -112,9 +113,10 @@ class InferScalePlugin:
             loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, lambda: tell(access.reload())))
         door.install()
         model = engine_client.vllm_config.model_config
-        self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, model.max_model_len)
+        adapters = Adapters(state.openai_serving_models, door, brain)
+        self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, adapters, model.max_model_len)
         self._responses = ResponsesDesk(
-            brain, door, framer, state.openai_serving_responses, state.online_renderer, model.max_model_len
+            brain, door, framer, state.openai_serving_responses, state.online_renderer, adapters, model.max_model_len
         )
         self._scorer = EngineScorer(
             brain.model_name, brain.recall, door, framer, brain.stager, model.max_model_len, model.max_logprobs
@@ -125,6 +127,7 @@ class InferScalePlugin:
         if brain.extraction is not None:
             await brain.extraction.warm_up()
         brain.start_encoding()
+        await adapters.load()
         state.refresh_metrics = brain.refresh_metrics
         keep_heard()
         if report is not None:

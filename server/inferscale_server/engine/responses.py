@@ -21,6 +21,7 @@ from vllm.renderers.online_renderer import OnlineRenderer, ResponsesRenderResult
 
 from inferscale_server.brain import Brain
 from inferscale_server.edge.wire import ChatMemory
+from inferscale_server.engine.adapters import Adapters
 from inferscale_server.engine.chat import ChatDesk, noted
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor
 from inferscale_server.engine.framing import Framer
@@ -43,9 +44,10 @@ class ResponsesDesk(ChatDesk):
         framer: Framer,
         serving: OpenAIServingResponses,
         renderer: OnlineRenderer,
+        adapters: Adapters,
         max_model_len: int,
     ) -> None:
-        super().__init__(brain, door, framer, serving, max_model_len)
+        super().__init__(brain, door, framer, serving, adapters, max_model_len)
         self._renderer = renderer
 
     async def serve(
