@@ -14,7 +14,7 @@ from .live import LiveServer, assert_same
 
 async def test_the_engine_was_measured_at_start_and_status_says_what_was_found(server: LiveServer) -> None:
     told = (await server.client.get("/v1/inferscale/status")).json()["kv"]["costs"]
-    if told is None:
+    if not told:
         pytest.skip("this machine was too busy at the start for two tries to agree")
     assert told["block_tokens"] == BLOCK
     assert told["prefill"]["us_per_token"] > told["inject"]["us_per_token"] >= 0
