@@ -90,9 +90,9 @@ class Encoder:
         self._wake = asyncio.Event()
         self._wake.set()
         catalog.on_unwiped = self._wake.set
-        self._busy = False
+        self._busy = self._off = False
         self._at_work: tuple[Owner, ...] = ()  # whose batch is in flight
-        self._off = False
+        self.reads: Callable[[Owner], bool] = lambda owner: True  # can anything be encoded for this owner now?
         self.results, self.tokens = self._batches.results, self._batches.tokens
 
     # What others tell the encoder
@@ -238,6 +238,9 @@ class Encoder:
     async def _encode_next_owner(self) -> None:
         owner = self._batches.first_asked(self._dirty) or next(iter(self._dirty))
         del self._dirty[owner]
+        if not self.reads(owner):
+            self._batches.asked.pop(owner, None)
+            return
         self._at_work = (owner,)
         try:
             if await self._encode_owner(owner):
@@ -255,6 +258,9 @@ class Encoder:
             await self._primers.choose(key.owner)
         if self._loose.pop(key, None) is None or self._catalog.staged(key) is not None:
             return  # its owner was forgotten meanwhile, or it is there and serves soon
+        if not self.reads(key.owner):
+            self._batches.wants_no_more(key)
+            return
         if key.kind == "header":
             self._catalog.make_room_among_headers(len(job.token_ids))
         errand = self._loose_errand(job)
@@ -374,8 +380,7 @@ class Encoder:
         """At most half of the model's context, and no more than the job itself leaves of it."""
         if not self._recipe.header:
             return Behind()
-        owner = job.key.owner
-        roster = self._rosters.of(owner)
+        owner, roster = job.key.owner, self._rosters.of(job.key.owner)
         room_tokens = min(self._max_model_len // 2, self._max_model_len - 1 - len(job.token_ids) - SPARE_TOKENS)
         if ahead is not None:
             ahead = sum(fact_id in roster for fact_id in fact_ids[:ahead])
@@ -384,7 +389,7 @@ class Encoder:
 
     def _want_header(self, owner: Owner) -> None:
         """An adapter's facts are encoded behind the default header as it reads it."""
-        key = self._header.key.read_by(owner)
+        key = self._header.key.read_by(owner) if owner.adapter else self._header.key
         if owner.adapter and key not in self._catalog and not self._batches.given_up(key):
             self._loose.setdefault(key, replace(self._header, key=key))
 

@@ -36,10 +36,15 @@ class FactLines:
         self._of_owner: OrderedDict[Owner, dict[str, FactLine]] = OrderedDict()  # asked longest ago first
         self._count = 0
 
-    def of(self, owner: Owner, facts: Sequence[Fact]) -> list[FactLine]:
-        """A line for each of these facts of one owner, in their order."""
+    def of(self, owner: Owner, facts: Sequence[Fact], *, keep: bool = True) -> list[FactLine]:
+        """A line for each of these facts of one owner, in their order. `keep` False: some may be forgotten already, and
+        nobody would tell of them again."""
         if not facts:
             return []
+        if not keep:
+            kept = self._of_owner.get(owner, {})
+            kept = {fact.id: kept[fact.id] for fact in facts if fact.id in kept}
+            return [self._line(kept, fact, owner) for fact in facts]
         kept = self._of_owner.setdefault(owner, {})
         self._of_owner.move_to_end(owner)
         before = len(kept)

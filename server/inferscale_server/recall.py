@@ -37,6 +37,8 @@ class Recollection:
     context: tuple[str, ...]
     embed_ms: float = 0.0
     search_ms: float = 0.0
+    epoch: int = 0
+    """The owner's before the search: in a later one some of this is forgotten, and nobody would tell of it again."""
 
     @property
     def empty(self) -> bool:
@@ -76,14 +78,16 @@ class Recall:
         """The owner's facts nearest to the query, of those that `where` matches. Raises Unavailable when embedding
         fails."""
         facts_of = owner.itself
+        epoch = self.memory.epoch(facts_of)
         await self._read_context(facts_of, context)
         if not query.strip() or self.memory.count(facts_of) == 0:
-            return Recollection(owner, (), tuple(context))
+            return Recollection(owner, (), tuple(context), epoch=epoch)
         started = perf_counter()
         vector = await self.memory.embed_query(facts_of, query)
         embedded = perf_counter()
         hits = await self.memory.find(facts_of, vector, k or self.default_k, min_score, where, query)
-        return Recollection(owner, hits, tuple(context), 1e3 * (embedded - started), 1e3 * (perf_counter() - embedded))
+        embed_ms, search_ms = 1e3 * (embedded - started), 1e3 * (perf_counter() - embedded)
+        return Recollection(owner, hits, tuple(context), embed_ms, search_ms, epoch)
 
     def text_s(self, tokens: int) -> float | None:
         """Seconds that computing so many tokens takes; None before that was measured."""
@@ -98,7 +102,7 @@ class Recall:
         for text in reversed(found.context):
             ids = self.tokenize(self.wording.line(text), found.owner.itself)
             lines.append(MemoryLine(None, text, None, ids, self._chunk(_context_key(found.owner, ids), ids)))
-        facts = self.fact_lines.of(found.owner, [hit.fact for hit in found.hits])
+        facts = self.fact_lines.of(found.owner, [hit.fact for hit in found.hits], keep=self._stands(found))
         for hit, line in zip(found.hits, facts, strict=True):
             fact, ids = line.fact, line.token_ids
             lines.append(MemoryLine(fact.id, fact.text, hit.score, ids, self._chunk(line.key, ids), fact.seq))
@@ -144,7 +148,7 @@ class Recall:
         if refusal is None and mode in ("auto", "kv"):
             missing = [Job(_key_of(found.owner, line), line.token_ids) for line in lines if line.chunk is None]
             missing = missing if header is not None else [header_job, *missing]
-            if missing:
+            if missing and self._stands(found):
                 self.encoder.want(found.owner, missing)
         if mode == "auto" and plan.mode == "kv" and self.costs is not None:
             return cheaper(plan, self.costs, len(frame.before))
@@ -159,6 +163,10 @@ class Recall:
             if not self.tokenize.knows(line, owner):
                 self.tokenize(line, owner)
                 await asyncio.sleep(0)
+
+    def _stands(self, found: Recollection) -> bool:
+        """Was nothing of the owner's forgotten since the search?"""
+        return self.memory.epoch(found.owner.itself) == found.epoch
 
     def _refusal(self, refusal: str | None) -> str | None:
         return refusal or ("unsupported_model" if self.kv_refusals else None)

@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 
-from inferscale_server.command import Command
-from inferscale_server.engine.door import EngineDoor
+from inferscale_server.command import PARAMS_KEY, Command, Extent, Injection
+from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
 from inferscale_server.engine.pace import STEP_TOKENS, WRITES_AT_ONCE, Pace
 
 from .builders import SECRET
 
+EMPTY: dict[str, Any] = {"num_cached_tokens": 0, "prompt_token_ids": (), "kv_transfer_params": None, "metrics": None}
+"""What an output says besides its text."""
 PROMPT = tuple(range(1_000, 1_300))
 
 
@@ -29,6 +33,7 @@ class Client:
     salts: list[str] = field(default_factory=list)
     computed: list[int] = field(default_factory=list)
     through: list[Any] = field(default_factory=list)
+    sampling: list[Any] = field(default_factory=list)
     writing: int = 0
     most_writing: int = 0
     fault: Exception | None = None
@@ -47,6 +52,7 @@ class Client:
         self.prompts.append(ids)
         self.salts.append(salt)
         self.through.append(lora_request)
+        self.sampling.append(sampling)
         self.computed.append(len(ids) - cached)
         self.writing += sampling.max_tokens > 1
         self.most_writing = max(self.most_writing, self.writing)
@@ -55,9 +61,26 @@ class Client:
                 await asyncio.sleep(0)
             if self.fault is not None:
                 raise self.fault
-            yield SimpleNamespace(outputs=[SimpleNamespace(text="{}")])
+            yield SimpleNamespace(**EMPTY, outputs=[SimpleNamespace(text="{}", token_ids=(), finish_reason="stop")])
         finally:
             self.writing -= sampling.max_tokens > 1
+
+
+@dataclass
+class Loaded:
+    """Two adapters, of which one was read."""
+
+    pirate: LoRARequest = field(default_factory=lambda: LoRARequest("pirate", 1, "/pirate"))
+    unread: LoRARequest = field(default_factory=lambda: LoRARequest("unread", 2, "/unread"))
+
+    def through(self, fingerprint: str) -> LoRARequest | None:
+        return self.pirate if fingerprint == "pirate's" else None
+
+    def fingerprint_of(self, request: LoRARequest) -> str | None:
+        return "pirate's" if request is self.pirate else None
+
+
+LOADED = Loaded()
 
 
 class Clock:
@@ -143,13 +166,61 @@ async def test_a_text_that_fails_gives_its_turn_away() -> None:
 async def test_what_an_adapter_reads_is_encoded_through_it_and_all_else_through_none() -> None:
     client = Client()
     door = door_to(client)
-    door.adapters["pirate's"] = pirate = cast(Any, object())
+    door.adapters = LOADED
     await door.encode((1, 2, 3), Command(), "pirate's")
     await door.encode((1, 2, 3), Command())
     await written(door)
-    assert client.through == [pirate, None, None]
-    with pytest.raises(KeyError):
+    assert client.through == [LOADED.pirate, None, None]
+    with pytest.raises(LookupError):
         await door.encode((1, 2, 3), Command(), "lawyer's")
+    assert len(client.through) == 3
+
+
+@dataclass
+class Chat:
+    """What the door makes of one chat's request."""
+
+    injects: bool
+    salt: str
+    prompt_ids: list[int]
+
+
+async def chatted(planned: str | None, served: LoRARequest | None, injects: bool) -> Chat:
+    """A chat that was planned for an adapter's fingerprint, and that vLLM runs through this adapter."""
+    client = Client()
+    door = door_to(client)
+    door.adapters = LOADED
+    command = door.params(Command(Injection((1, 2), (Extent(0, 2),)))) if injects else {}
+    params = {**command, "prompt_token_ids": [1, 2, 3]}
+    token = CURRENT_FLIGHT.set(Flight("the plan's", adapter=planned))
+    try:
+        stream = door.generate(
+            {"prompt_token_ids": [1, 2, 3], "cache_salt": "the plan's"},
+            SamplingParams(extra_args={"kv_transfer_params": params}),
+            "chat",
+            lora_request=served,
+            priority=0,
+        )
+    finally:
+        CURRENT_FLIGHT.reset(token)
+    _ = [output async for output in stream]
+    sent = client.sampling[0].extra_args["kv_transfer_params"]
+    return Chat(PARAMS_KEY in sent, client.salts[0], sent["prompt_token_ids"])
+
+
+@pytest.mark.parametrize("planned", ["", "pirate's", "lawyer's"])
+@pytest.mark.parametrize("served", [None, LOADED.pirate, LOADED.unread])
+async def test_what_is_planned_for_one_adapter_is_injected_into_no_others_request(
+    planned: str, served: LoRARequest | None
+) -> None:
+    chat = await chatted(planned, served, injects=True)
+    alike = (planned, served) in [("", None), ("pirate's", LOADED.pirate)]
+    assert (chat.injects, chat.salt == "the plan's", chat.prompt_ids) == (alike, alike, [1, 2, 3])
+
+
+@pytest.mark.parametrize("served", [None, LOADED.pirate])
+async def test_a_chat_that_injects_nothing_keeps_its_salt_through_any_adapter(served: LoRARequest | None) -> None:
+    assert await chatted(None, served, injects=False) == Chat(False, "the plan's", [1, 2, 3])
 
 
 async def test_an_encode_request_may_compute_little_beside_chats_and_all_without() -> None:

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.lora.request import LoRARequest
 
 from inferscale_server.catalog import Catalog
 from inferscale_server.edge.metrics import Metrics
@@ -24,6 +25,7 @@ from inferscale_server.index import ExactIndex
 from inferscale_server.kv_disk import KvDisk
 from inferscale_server.memory import MemoryService
 from inferscale_server.plan import Frame, MemoryPlan
+from inferscale_server.readers import Readers
 from inferscale_server.recall import Recall, header_job_of
 from inferscale_server.recipe import Recipe
 from inferscale_server.salts import Salts
@@ -35,7 +37,7 @@ from inferscale_server.tiers import HostTier
 from inferscale_server.types import FactDraft
 from tests.memory.fakes import FakeEmbedder
 
-from .builders import ALICE, SECRET
+from .builders import ALICE, BOB, SECRET
 from .engines import HEADER_IDS, WordTokenizer
 from .host_engine import HostEngine
 
@@ -132,8 +134,8 @@ class Framed:
         return Frame(HEADER_IDS, (9, 9))
 
 
-def chat_desk(desk: Desk) -> ChatDesk:
-    """Who prepares chats, without an engine to send them to."""
+def chat_desk(desk: Desk, models: Any = None) -> ChatDesk:
+    """Who prepares chats, without an engine to send them to. `models`: vLLM's list of them; without, one takes all."""
     brain = SimpleNamespace(
         recall=desk.recall,
         stager=desk.stager,
@@ -144,9 +146,14 @@ def chat_desk(desk: Desk) -> ChatDesk:
         session_recall=SessionRecall(desk.recall, Sessions(10, 60), desk.stager),
         note_faults=lambda where, counts: None,
         extraction=None,
+        readers=Readers(),
+        fingerprint_with=lambda digest: digest,
+        disk=None,
+        support=SimpleNamespace(refusals=[]),
     )
     door = SimpleNamespace(params=lambda command: {})
-    adapters = Adapters(SimpleNamespace(is_base_model=lambda name: True), cast(Any, door), cast(Any, brain))
+    models = models or SimpleNamespace(is_base_model=lambda name: True)
+    adapters = Adapters(models, cast(Any, door), cast(Any, brain))
     return ChatDesk(cast(Any, brain), cast(Any, door), cast(Any, Framed()), cast(Any, None), adapters, 2_000)
 
 
@@ -183,3 +190,26 @@ async def test_a_chat_that_waited_for_cold_facts_says_so(desk: Desk, session: st
     request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "what do the goats eat"}])
     turn = await chats._prepare(request, ChatMemory(ALICE, session_id=session))
     assert turn.timings_ms["stage"] > 0 and turn.timings_ms["plan"] > 0 and set(turn.staged.values()) == {"host"}
+
+
+async def test_an_adapter_that_is_loaded_while_facts_are_searched_does_not_get_the_base_models_kv(
+    desk: Desk, tmp_path: Path
+) -> None:
+    models = SimpleNamespace(is_base_model=lambda name: name == "base", lora_requests={})
+    chats = chat_desk(desk, models)
+    find = desk.recall.find
+
+    async def find_slowly(*asked: Any) -> Any:
+        """Meanwhile vLLM resolves the adapter for another chat, which is served."""
+        (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+        models.lora_requests["pirate"] = LoRARequest("pirate", 1, str(tmp_path))
+        assert await chats._adapters.reader("pirate", BOB) is not None
+        return await find(*asked)
+
+    asked = {"messages": [{"role": "user", "content": "what do the goats eat"}]}
+    turn = await chats._prepare(ChatCompletionRequest(model="base", **asked), ChatMemory(ALICE))
+    assert turn.mode == "kv"
+    desk.recall.find = find_slowly  # type: ignore[method-assign]
+    turn = await chats._prepare(ChatCompletionRequest(model="pirate", **asked), ChatMemory(ALICE))
+    assert (turn.mode, turn.reason) == ("text", "adapter")
+    assert turn.plan is not None and turn.plan.injection is None

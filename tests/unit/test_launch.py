@@ -16,9 +16,11 @@ from inferscale_server.config import ServerConfig
 from inferscale_server.demo.progress import Progress
 from inferscale_server.demo.server import free_port
 from inferscale_server.engine.launch import (
+    MOST_LORAS,
     checked_start,
     failed_codes,
     log_path,
+    loras_at_once,
     prepare_environment,
     tell_ready,
     why_ended,
@@ -135,3 +137,8 @@ def test_on_a_cpu_what_was_compiled_is_found_again_by_the_next_start(tmp_path: P
     mine = {"VLLM_USE_AOT_COMPILE": "1", "TORCHINDUCTOR_CACHE_DIR": "/mine"}
     prepare_environment(mine, tmp_path)
     assert (mine["VLLM_USE_AOT_COMPILE"], mine["TORCHINDUCTOR_CACHE_DIR"]) == ("1", "/mine")
+
+
+@pytest.mark.parametrize(("named", "places"), [(0, 1), (1, 1), (3, 3), (50, MOST_LORAS)])
+def test_each_adapter_that_is_named_has_a_place_as_far_as_there_are_any(named: int, places: int) -> None:
+    assert loras_at_once(named) == places

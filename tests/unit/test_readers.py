@@ -240,3 +240,20 @@ def test_files_of_an_adapter_that_is_served_are_no_strangers() -> None:
     for key in [one.key for one in shelf.all()]:
         shelf.drop(key)
     assert shelf.bytes == 0 and shelf.surplus() == ()
+
+
+async def test_for_an_adapter_that_is_served_no_more_nothing_is_encoded_and_nobody_waits() -> None:
+    here, some = await encoded()
+    reader = await read(here, some[0])
+    here.encoder.reads = lambda owner: owner.adapter != PIRATE
+    requests = len(here.engine.requests)
+    here.add(new := fact(50))
+    here.encoder.want(reader, [Job(ChunkKey("context", reader, "c"), (71, 72))])
+    await here.encoder.drain()
+    assert of(here, ALICE, new) != [None] and of(here, reader, new) == [None]
+    assert len(here.engine.requests) == requests + 1 and here.encoder.queued() == 0
+    here.delete(some[1])
+    assert of(here, reader, some[1]) == [None], "what is forgotten leaves it like all others"
+    here.encoder.reads = lambda owner: True
+    await read(here, new)
+    assert None not in of(here, reader, new)

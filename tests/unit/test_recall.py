@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -170,6 +170,37 @@ async def test_what_does_not_fit_is_left_out_worst_first(desk: Desk) -> None:
     found = await desk.recall.find(ALICE, "goats eat", None, None, ())
     plan = desk.recall.plan(found, FRAME, "auto", 5)
     assert [line.text for line in plan.lines] == ["goats eat grass"] and plan.memory_tokens <= 5
+
+
+@pytest.mark.parametrize("reader", [ALICE, replace(ALICE, adapter="pirate")])
+async def test_S9_a_fact_that_is_deleted_between_search_and_plan_leaves_no_line_behind(
+    desk: Desk, reader: Owner
+) -> None:
+    await desk.add("goats eat grass", "goats climb")
+    found = await desk.recall.find(reader, "goats", None, None, ())
+    assert len(desk.recall.lines(found, ROOM)) == len(desk.recall.fact_lines) == 2
+    desk.recall.fact_lines.forget_owner(reader)
+    await desk.memory.delete(ALICE, found.hits[0].fact.id)
+    assert len(desk.recall.lines(found, ROOM)) == 2 and len(desk.recall.fact_lines) == 0
+    assert len(desk.recall.lines(await desk.recall.find(reader, "goats", None, None, ()), ROOM)) == 1
+    assert len(desk.recall.fact_lines) == 1
+
+
+@pytest.mark.parametrize("reader", [ALICE, replace(ALICE, adapter="pirate")])
+@pytest.mark.parametrize("facts", [(), ("goats eat grass",)])
+async def test_S9_what_a_chat_brings_while_its_user_is_forgotten_is_not_encoded(
+    desk: Desk, reader: Owner, facts: tuple[str, ...]
+) -> None:
+    await desk.add(*facts)
+    found = await desk.recall.find(reader, "goats", None, None, ("a note",))
+    await desk.memory.delete_owner(ALICE)
+    plan = desk.recall.plan(found, FRAME, "kv", ROOM)
+    assert len(plan.lines) == 1 + len(facts)
+    await desk.encoder.drain()
+    assert desk.catalog.of(reader) == ()
+    desk.recall.plan(await desk.recall.find(reader, "goats", None, None, ("a note",)), FRAME, "kv", ROOM)
+    await desk.encoder.drain()
+    assert [chunk.key.kind for chunk in desk.catalog.of(reader)] == ["context"], "brought again afterwards"
 
 
 async def test_kv_of_an_older_wording_is_not_served(desk: Desk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -45,7 +46,8 @@ async def desk(folder: Path, costs: Costs | None = None, header: bool = True, **
     """Facts that lie in colder tiers, and a header that is encoded."""
     all_ = await cold(folder, **how)
     here = all_.world
-    recall = Recall(cast(Any, None), here.catalog, here.encoder, cast(Any, here.tokenize), 20, 0, costs=costs)
+    memory = SimpleNamespace(epoch=lambda owner: 0)  # nothing is forgotten here
+    recall = Recall(cast(Any, memory), here.catalog, here.encoder, cast(Any, here.tokenize), 20, 0, costs=costs)
     if header:
         recall.plan(Recollection(ALICE, (), ()), FRAME, "kv", 500)
         await here.encoder.drain()

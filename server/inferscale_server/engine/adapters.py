@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vllm import envs
 from vllm.lora.request import LoRARequest
 from vllm.lora.utils import get_adapter_absolute_path
 
@@ -27,26 +29,48 @@ FILES = "adapter_*"
 
 
 @dataclass(frozen=True, slots=True)
+class _File:
+    """A file as its folder shows it without a look inside; times in nanoseconds."""
+
+    name: str
+    size_bytes: int
+    changed_ns: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Known:
-    """An adapter whose files were read: None when they could not be, and its chats get text."""
+    """An adapter whose files were read: no fingerprint when they could not be, and its chats get text."""
 
     request: LoRARequest
     fingerprint: str | None
+    folder: Path = Path()
+    files: tuple[_File, ...] = ()
 
 
 class Adapters:
-    """The adapters of one server. `models` is vLLM's OpenAIServingModels, which may load others later."""
+    """The adapters of one server. `models` is vLLM's OpenAIServingModels, which may load others later.
+
+    An adapter is served with KV as long as it is loaded and its files are those that were read: vLLM reads them again
+    whenever another adapter had its place, and says nothing.
+    """
 
     def __init__(self, models: Any, door: EngineDoor, brain: Brain) -> None:
-        self._models, self._door, self._brain = models, door, brain
+        self._models, self._brain = models, brain
         self._known: dict[str, _Known] = {}
+        self._reading = asyncio.Lock()
+        self._told: set[str] = set()  # whose files were found changed
+        door.adapters = self
 
     async def reader(self, model: str | None, owner: Owner) -> Owner | None:
-        """The owner as the model of this name reads the owner's facts; None when nobody can say with which weights."""
-        if not model or self._models.is_base_model(model):
+        """The owner as the model of this name reads the owner's facts; None when nobody can say with which weights.
+
+        Where no KV is used, the owner is the same to all of them.
+        """
+        if self._is_base(model) or self._brain.support.refusals:
             return owner
-        fingerprint = await self._learned(model)
-        return None if fingerprint is None else self._brain.readers.through(owner, fingerprint)
+        known = await self._learned(model or "")
+        return None if known is None else self._brain.readers.through(owner, known)
 
     async def load(self) -> None:
         """Once, at the start: whoever's facts were encoded for an adapter before has them loaded again."""
@@ -59,38 +83,90 @@ class Adapters:
             for owner in [one for one in brain.memory.owners() if stored and one.digest() in stored]:
                 brain.encoder.added(brain.readers.through(owner, known or ""), ())
 
-    def knows(self, model: str | None) -> bool:
-        """Does `reader` say with which weights the model of this name reads?"""
+    def knows(self, model: str | None, owner: Owner) -> bool:
+        """Is it with this owner's weights, as `reader` said, that the model of this name still reads?
+
+        Asked when a plan is made: while facts are searched an adapter may be loaded under the name.
+        """
+        if self._is_base(model) or self._brain.support.refusals:
+            return not owner.adapter
+        return bool(owner.adapter) and self._served(model or "") == owner.adapter
+
+    def reads(self, owner: Owner) -> bool:
+        """Can facts be encoded for this owner now: is there no adapter, or one that is served?"""
+        return not owner.adapter or self.through(owner.adapter) is not None
+
+    def through(self, fingerprint: str) -> LoRARequest | None:
+        """See ServedAdapters."""
+        alike = [model for model, known in self._known.items() if known.fingerprint == fingerprint]
+        return next((self._known[model].request for model in alike if self._served(model) is not None), None)
+
+    def fingerprint_of(self, request: LoRARequest) -> str | None:
+        """See ServedAdapters."""
+        served = self._served(request.lora_name)
+        return served if served is not None and self._known[request.lora_name].request is request else None
+
+    def _is_base(self, model: str | None) -> bool:
         if not model or self._models.is_base_model(model):
             return True
-        known = self._known.get(model)
-        loaded = self._models.lora_requests.get(model)
-        return known is not None and known.request is loaded and known.fingerprint is not None
+        return envs.VLLM_SKIP_MODEL_NAME_VALIDATION and model not in self._models.lora_requests
 
     async def _learned(self, model: str) -> str | None:
         """The fingerprint of model and adapter, under which the encoder may ask for it from now on."""
-        request = self._models.lora_requests.get(model)
-        if request is None:
-            return None
-        known = self._known.get(model)
-        if known is None or known.request is not request:  # another one may be loaded under the same name
-            known = self._known[model] = _Known(request, await asyncio.to_thread(self._read, request))
-        if known.fingerprint is not None:
-            self._door.adapters[known.fingerprint] = request
-            if self._brain.disk is not None:
-                self._brain.disk.shelf.adopt(known.fingerprint)
-        return known.fingerprint
+        if self._is_new(model):
+            async with self._reading:  # the first chats come together, and the files may be large
+                while self._is_new(model):
+                    request = self._models.lora_requests[model]
+                    self._known[model] = await asyncio.to_thread(self._read, request)
+                    self._told.discard(model)
+        fingerprint = self._served(model)
+        if fingerprint is not None and self._brain.disk is not None:
+            self._brain.disk.shelf.adopt(fingerprint)
+        return fingerprint
 
-    def _read(self, request: LoRARequest) -> str | None:
+    def _is_new(self, model: str) -> bool:
+        """Was what is loaded under this name never read? Another one may be loaded under the same name."""
+        known, loaded = self._known.get(model), self._models.lora_requests.get(model)
+        return loaded is not None and (known is None or known.request is not loaded)
+
+    def _served(self, model: str) -> str | None:
+        """The fingerprint of what is loaded under this name, if it was read and its files are what they were."""
+        known = self._known.get(model)
+        if known is None or known.fingerprint is None or self._models.lora_requests.get(model) is not known.request:
+            return None
+        if model not in self._told and _files_of(known.folder) != known.files:
+            self._told.add(model)
+            logger.warning(
+                "inferscale: the files of the adapter %s have changed since they were read: its chats get their memory "
+                "as text until the next start",
+                model,
+            )
+        return None if model in self._told else known.fingerprint
+
+    def _read(self, request: LoRARequest) -> _Known:
         try:
-            return self._brain.fingerprint_with(digest_of_files(Path(get_adapter_absolute_path(request.lora_path))))
+            folder = Path(get_adapter_absolute_path(request.lora_path))
+            files = _files_of(folder)
+            digest = digest_of_files(folder)
+            shape = f"{digest} 3d" if request.is_3d_lora_weight else digest
+            return _Known(request, self._brain.fingerprint_with(shape), folder, files)
         except (OSError, ValueError) as error:
             logger.warning(
                 "inferscale: the files of the adapter %s cannot be read (%s): its chats get their memory as text",
                 request.lora_name,
                 type(error).__name__,
             )
-            return None
+            return _Known(request, None)
+
+
+def _files_of(folder: Path) -> tuple[_File, ...]:
+    """Some microseconds; a file that goes meanwhile is not there."""
+    found = []
+    for path in sorted(folder.glob(FILES)):
+        with suppress(OSError):
+            seen = path.stat()
+            found.append(_File(path.name, seen.st_size, seen.st_mtime_ns, seen.st_ino))
+    return tuple(found)
 
 
 def digest_of_files(folder: Path) -> str:

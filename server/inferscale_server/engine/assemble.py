@@ -75,7 +75,7 @@ async def assemble(
     listeners = Listeners(metrics.encoded, metrics.encode_tokens)
     encoder = Encoder(catalog, recipe, door, tokenize, header, source, max_model_len, listeners, disk)
     host = _host_tier(catalog, vllm_config, door)
-    tail = config.tail_tokens or 0
+    tail, applied = config.tail_tokens or 0, how_applied(vllm_config.lora_config)
     recall = Recall(memory, catalog, encoder, tokenize, config.k, tail, config.fact_order, support.refusals, wording)
     stager = Stager(catalog, encoder.wipe, host, disk, config.stage_deadline_ms / 1e3, recall.text_s, metrics.staged)
     news.listeners = (sessions, *filter(None, (host,)), stager, recall.fact_lines)
@@ -100,7 +100,7 @@ async def assemble(
         sessions=sessions,
         stager=stager,
         readers=news.readers,
-        fingerprint_with=lambda adapter: fingerprint(replace(ingredients, adapter=adapter)),
+        fingerprint_with=lambda adapter: fingerprint(replace(ingredients, adapter=f"{adapter} {applied}")),
         host=host,
         disk=disk,
         extraction=extraction,
@@ -184,6 +184,16 @@ def _ingredients(
         recipe=recipe,
         words=words,
     )
+
+
+def how_applied(lora: Any) -> str:
+    """How vLLM puts an adapter's weights into the model, as far as keys and values follow from it. `lora`: LoRAConfig,
+    None without adapters."""
+    if lora is None:
+        return ""
+    modules = sorted(lora.target_modules or ())
+    experts = (lora.enable_mixed_moe_lora_format, lora.enable_moe_shared_loras)
+    return f"{lora.lora_dtype} {modules} {experts}"
 
 
 def _weights_of(model: Any) -> str:

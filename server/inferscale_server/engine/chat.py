@@ -174,7 +174,7 @@ class ChatDesk:
         self, request: Asked, ask: ChatMemory, spoken: Heard, found: Recollection, frame: Frame
     ) -> Turn:
         brain = self._brain
-        asked = (found, frame, ask.mode, self._room(request, frame), self._refusal(request))
+        asked = (found, frame, ask.mode, self._room(request, frame), self._refusal(request, ask))
         planned = await staged_plan(brain.recall, brain.stager, *asked)
         if not planned.plan.lines:
             return self._without_memory(request, ask, spoken, "no_room", found)
@@ -197,7 +197,7 @@ class ChatDesk:
             ask.min_score,
             ask.context,
             ask.where,
-            self._refusal(request),
+            self._refusal(request, ask),
         )
 
         async def frame_of(notes: Mapping[int, str]) -> Frame | None:
@@ -221,7 +221,8 @@ class ChatDesk:
         self, request: Asked, ask: ChatMemory, spoken: Heard, plan: MemoryPlan, timings_ms: dict[str, float]
     ) -> Turn:
         """The plan on its way; its rows are held from now on."""
-        flight = Flight(self._salt(ask, plan.digest))
+        adapter = None if plan.injection is None else ask.cache_owner.adapter
+        flight = Flight(self._salt(ask, plan.digest), adapter=adapter)
         turn = Turn(ask, plan.mode, plan.reason, self._planned(request, plan), flight, spoken)
         turn.plan, turn.shown, turn.timings_ms = plan, plan.lines, timings_ms
         turn.flight.pin = self._brain.catalog.pin(plan.chunks)
@@ -269,10 +270,10 @@ class ChatDesk:
         again.plan, again.shown, again.timings_ms, again.session = plan, turn.shown, turn.timings_ms, turn.session
         return again
 
-    def _refusal(self, request: Asked) -> str | None:
+    def _refusal(self, request: Asked, ask: ChatMemory) -> str | None:
         if getattr(request, "prompt_logprobs", None) is not None:
             return "prompt_logprobs"
-        return None if self._adapters.knows(request.model) else "adapter"
+        return None if self._adapters.knows(request.model, ask.cache_owner) else "adapter"
 
     def _answer_room(self, request: Asked) -> int:
         return min(self._wanted_tokens(request) or ANSWER_ROOM, self._max_model_len // 2)

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
@@ -38,6 +38,8 @@ class Flight:
 
     salt: str
     pin: Pin | None = None
+    adapter: str | None = None
+    """Whose KV it injects: the fingerprint of an adapter, "" of the base model, None when it injects none."""
     started: float = field(default_factory=perf_counter)
     first_token_ms: float | None = None
     cached_tokens: int = 0
@@ -94,6 +96,16 @@ CURRENT_FLIGHT: ContextVar[Flight | None] = ContextVar("inferscale_flight", defa
 """The flight of the chat handler that is calling `generate`; read when the call is made, not while it streams."""
 
 
+class ServedAdapters(Protocol):
+    """LoRA adapters as the door sees them."""
+
+    def through(self, fingerprint: str) -> LoRARequest | None:
+        """The adapter with this fingerprint; None when it is not served, or not any more."""
+
+    def fingerprint_of(self, request: LoRARequest) -> str | None:
+        """That of an adapter which vLLM is asked to read through; None when nobody can say."""
+
+
 class EngineDoor:
     """vLLM's engine client as the rest of the server sees it."""
 
@@ -104,7 +116,7 @@ class EngineDoor:
         self._generate = engine_client.generate
         cache = engine_client.vllm_config.cache_config
         self.block_tokens: int = cache.block_size if cache.enable_prefix_caching else 0  # kept whole by its cache
-        self.adapters: dict[str, LoRARequest] = {}  # by fingerprint
+        self.adapters: ServedAdapters | None = None  # None until they are known
         self._quiet = Quiet()
         self.pace = Pace()
 
@@ -118,12 +130,30 @@ class EngineDoor:
         salt = flight.salt if flight is not None else self._default_salt()
         if isinstance(prompt, dict) and not prompt.get("cache_salt"):
             prompt = {**prompt, "cache_salt": salt}
+        if flight is not None and not self._reads_as_planned(flight, kwargs.get("lora_request")):
+            args, kwargs = tuple(map(_uninjected, args)), {name: _uninjected(one) for name, one in kwargs.items()}
+            prompt = {**prompt, "cache_salt": secrets.token_hex(32)} if isinstance(prompt, dict) else prompt
         inner: AsyncGenerator[Any, None] = self._generate(prompt, *args, **kwargs)
         if flight is None:
             return inner
         stream = self._observed(inner, flight)
         flight.streams.append(stream)
         return stream
+
+    def _reads_as_planned(self, flight: Flight, adapter: LoRARequest | None) -> bool:
+        """vLLM looks for the adapter itself, by rules of its own and later than the plan: KV of other weights must not
+        go in."""
+        if flight.adapter is None:
+            return True
+        if adapter is None or self.adapters is None:
+            return adapter is None and not flight.adapter
+        return self.adapters.fingerprint_of(adapter) == flight.adapter
+
+    def _through(self, adapter: str) -> LoRARequest | None:
+        found = self.adapters.through(adapter) if adapter and self.adapters is not None else None
+        if adapter and found is None:
+            raise LookupError("the adapter is not served any more")
+        return found
 
     def params(self, command: Command) -> dict[str, Any]:
         """Signed `kv_transfer_params`."""
@@ -134,10 +164,9 @@ class EngineDoor:
         return self.pace.most_tokens
 
     async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
-        """One prefill with injection and capture, under a salt of its own, behind all chats. `adapter`: a fingerprint
-        of `adapters`, or none."""
-        through = self.adapters[adapter] if adapter else None
-        await self._prefill(prompt_ids, secrets.token_hex(32), {"kv_transfer_params": self.params(command)}, through)
+        """One prefill with injection and capture, under a salt of its own, behind all chats. `adapter`: a fingerprint,
+        or none. Raises LookupError when it is not served: other weights must not be captured for it."""
+        await self._prefill(prompt_ids, secrets.token_hex(32), {"kv_transfer_params": self.params(command)}, adapter)
 
     async def write(
         self, prompt_ids: Sequence[int], schema: Mapping[str, Any], max_tokens: int, temperature: float
@@ -173,14 +202,14 @@ class EngineDoor:
         prompt_ids: Sequence[int],
         salt: str,
         extra: dict[str, Any] | None,
-        adapter: LoRARequest | None = None,
+        adapter: str = "",
     ) -> None:
         """One token behind a prompt, for what is left in caches and slab; takes a turn of the encode requests."""
         sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, extra_args=extra)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
         async with self.pace.encoding():
-            name = f"encode-{secrets.token_hex(8)}"
-            stream = self._generate(prompt, sampling, name, lora_request=adapter, priority=ENCODE_PRIORITY)
+            name, through = f"encode-{secrets.token_hex(8)}", self._through(adapter)
+            stream = self._generate(prompt, sampling, name, lora_request=through, priority=ENCODE_PRIORITY)
             try:
                 async for _ in stream:
                     pass
@@ -292,3 +321,14 @@ class EngineDoor:
             self._quiet.ends(inner)
             # Sends the abort if the request still runs; a cancelled caller must not stop that.
             await asyncio.shield(inner.aclose())
+
+
+def _uninjected(said: Any) -> Any:
+    """SamplingParams without our command; whatever else as it is."""
+    params = ((said.extra_args or {}) if isinstance(said, SamplingParams) else {}).get("kv_transfer_params") or {}
+    if PARAMS_KEY not in params:
+        return said
+    bare = said.clone()
+    kept = {key: value for key, value in params.items() if key != PARAMS_KEY}
+    bare.extra_args = {**said.extra_args, "kv_transfer_params": kept}
+    return bare

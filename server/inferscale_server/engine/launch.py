@@ -42,6 +42,8 @@ GUARD = "inferscale_server.edge.guard.Guard"
 SERVED_NAME_DEFAULT = "smollm2-135m-instruct"
 MAX_LOGPROBS = 100
 """What `bench accuracy` asks for at each position; vLLM's own default is 20."""
+MOST_LORAS = 8
+"""Adapters computed at once unless `--max-loras` says another number: each place takes memory of the model's device."""
 EMBEDDED_TOOL_PARSER = "hermes"
 """vLLM's name for the way in which the embedded model's template shows tool calls."""
 GIB = 1 << 30
@@ -184,9 +186,11 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
 
     parser = make_arg_parser(FlexibleArgumentParser(prog="inferscale serve --"))
     parser.error = _refuse_arguments
-    parser.set_defaults(max_logprobs=MAX_LOGPROBS)
+    parser.set_defaults(max_logprobs=MAX_LOGPROBS, max_loras=None)
     args: Namespace = parser.parse_args(["--model", model, *vllm_args])
     refuse_unsupported(args, os.environ)
+    if args.max_loras is None:  # vLLM's 1: what encodes for one adapter would wait for the chats of all others
+        args.max_loras = loras_at_once(len(args.lora_modules or ()))
     args.inferscale = config
     args.model, args.host, args.port = model, config.host, config.port
     if not args.served_model_name:
@@ -211,6 +215,11 @@ def build_args(config: ServerConfig, model: str, vllm_args: Sequence[str]) -> Na
     args.kv_transfer_config = transfer_config(rows.slab, connector_of(planned), rows.host, codecs)
     engine_config_of(args)  # what vLLM refuses only beside a connector is said here, not after its server has begun
     return args
+
+
+def loras_at_once(named: int) -> int:
+    """Places for so many adapters."""
+    return min(max(named, 1), MOST_LORAS)
 
 
 def engine_config_of(args: Namespace) -> Any:

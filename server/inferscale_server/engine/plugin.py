@@ -114,6 +114,7 @@ class InferScalePlugin:
         door.install()
         model = engine_client.vllm_config.model_config
         adapters = Adapters(state.openai_serving_models, door, brain)
+        brain.encoder.reads = adapters.reads
         self._desk = ChatDesk(brain, door, framer, state.openai_serving_chat, adapters, model.max_model_len)
         self._responses = ResponsesDesk(
             brain, door, framer, state.openai_serving_responses, state.online_renderer, adapters, model.max_model_len
