@@ -13,6 +13,7 @@ from vllm import SamplingParams
 from vllm.lora.request import LoRARequest
 
 from inferscale_server.command import PARAMS_KEY, Command, Extent, Injection
+from inferscale_server.engine import pace
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
 from inferscale_server.engine.pace import STEP_TOKENS, WRITES_AT_ONCE, Pace
 
@@ -34,6 +35,8 @@ class Client:
     computed: list[int] = field(default_factory=list)
     through: list[Any] = field(default_factory=list)
     sampling: list[Any] = field(default_factory=list)
+    priorities: list[int] = field(default_factory=list)
+    aborted: int = 0
     writing: int = 0
     most_writing: int = 0
     fault: Exception | None = None
@@ -53,6 +56,7 @@ class Client:
         self.salts.append(salt)
         self.through.append(lora_request)
         self.sampling.append(sampling)
+        self.priorities.append(priority)
         self.computed.append(len(ids) - cached)
         self.writing += sampling.max_tokens > 1
         self.most_writing = max(self.most_writing, self.writing)
@@ -62,6 +66,9 @@ class Client:
             if self.fault is not None:
                 raise self.fault
             yield SimpleNamespace(**EMPTY, outputs=[SimpleNamespace(text="{}", token_ids=(), finish_reason="stop")])
+        except asyncio.CancelledError:
+            self.aborted += 1
+            raise
         finally:
             self.writing -= sampling.max_tokens > 1
 
@@ -174,6 +181,24 @@ async def test_what_an_adapter_reads_is_encoded_through_it_and_all_else_through_
     with pytest.raises(LookupError):
         await door.encode((1, 2, 3), Command(), "lawyer's")
     assert len(client.through) == 3
+
+
+async def test_what_is_captured_goes_before_chats_that_leave_it_no_time_and_what_is_written_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pace, "PATIENCE_S", 0.0)
+    client = Client()
+    door = door_to(client)
+    await door.encode((1, 2, 3), Command())
+    assert [priority > 0 for priority in client.priorities] == [True], "without chats nobody is in its way"
+    with door.pace.chatting():
+        client.priorities.clear()
+        await door.encode((1, 2, 3), Command())  # waits, is aborted, and goes once more
+        await door.encode((1, 2, 3), Command())
+        await written(door)
+    behind, again, before, *writing = client.priorities
+    assert behind > 0 > again == before and len(writing) > 1 and set(writing) == {behind}
+    assert client.aborted == 1
 
 
 @dataclass

@@ -10,9 +10,12 @@ import pytest
 
 from inferscale_server.engine.pace import (
     ARRIVING_S,
+    PATIENCE_S,
     QUIET_S,
     REST,
     REST_AT_MOST_S,
+    STARVED_FOR_S,
+    STARVED_TOKENS,
     STEP_TOKENS,
     WAIT_AT_MOST_S,
     WRITES_AT_ONCE,
@@ -98,6 +101,28 @@ async def test_a_request_that_waited_long_for_chats_in_the_engine_is_not_rested_
         ended_s = engine.now_s
         await engine.encode()
     assert REST_AT_MOST_S <= engine.began_s[0] - ended_s <= REST_AT_MOST_S + WAIT_AT_MOST_S + 0.02
+
+
+async def test_encoding_that_chats_leave_no_time_goes_first_for_a_while_and_with_more_tokens(engine: Engine) -> None:
+    assert engine.pace.patience_s is None, "without chats nobody is in the way"
+    with engine.pace.chatting():
+        assert (engine.pace.starved, engine.pace.most_tokens, engine.pace.patience_s) == (
+            False,
+            STEP_TOKENS,
+            PATIENCE_S,
+        )
+        engine.pace.starve()
+        assert (engine.pace.starved, engine.pace.most_tokens) == (True, STARVED_TOKENS)
+        engine.now_s += STARVED_FOR_S
+        assert (engine.pace.starved, engine.pace.most_tokens) == (False, STEP_TOKENS)
+
+
+async def test_when_the_chats_are_over_nothing_is_starved(engine: Engine) -> None:
+    engine.pace.chat_arrived()
+    engine.pace.starve()
+    engine.now_s += QUIET_S
+    engine.pace.starve()
+    assert not engine.pace.starved and engine.pace.most_tokens is None
 
 
 async def test_some_time_after_the_last_chat_nothing_is_held_back(engine: Engine) -> None:

@@ -30,6 +30,8 @@ from inferscale_server.row_copy import Direction, RowCopy
 
 ENCODE_PRIORITY = 100
 """vLLM serves lower numbers first; chats are 0."""
+STARVED_PRIORITY = -1
+"""Of encode requests to which chats leave no time."""
 
 
 @dataclass
@@ -164,8 +166,9 @@ class EngineDoor:
         return self.pace.most_tokens
 
     async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
-        """One prefill with injection and capture, under a salt of its own, behind all chats. `adapter`: a fingerprint,
-        or none. Raises LookupError when it is not served: other weights must not be captured for it."""
+        """One prefill with injection and capture, under a salt of its own; behind all chats, unless they leave it no
+        time. `adapter`: a fingerprint, or none. Raises LookupError when it is not served: other weights must not be
+        captured for it."""
         await self._prefill(prompt_ids, secrets.token_hex(32), {"kv_transfer_params": self.params(command)}, adapter)
 
     async def write(
@@ -208,13 +211,24 @@ class EngineDoor:
         sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, extra_args=extra)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
         async with self.pace.encoding():
-            name, through = f"encode-{secrets.token_hex(8)}", self._through(adapter)
-            stream = self._generate(prompt, sampling, name, lora_request=through, priority=ENCODE_PRIORITY)
-            try:
-                async for _ in stream:
-                    pass
-            finally:
-                await stream.aclose()
+            first = self.pace.starved and extra is not None  # what is captured spares chats more than it takes
+            if not first:
+                try:
+                    async with asyncio.timeout(None if extra is None else self.pace.patience_s):
+                        return await self._pass(prompt, sampling, adapter, ENCODE_PRIORITY)
+                except TimeoutError:
+                    self.pace.starve()
+            await self._pass(prompt, sampling, adapter, STARVED_PRIORITY)
+
+    async def _pass(self, prompt: Any, sampling: SamplingParams, adapter: str, priority: int) -> None:
+        """One request whose output nobody reads."""
+        name, through = f"encode-{secrets.token_hex(8)}", self._through(adapter)
+        stream = self._generate(prompt, sampling, name, lora_request=through, priority=priority)
+        try:
+            async for _ in stream:
+                pass
+        finally:
+            await stream.aclose()
 
     async def first_logprobs(
         self, prompt_ids: Sequence[int], command: Command | None, salt: str | None = None

@@ -5,6 +5,10 @@ While there are chats, encode requests go one at a time, compute few tokens each
 and leave the engine idle for half as long again as they used it: most chats then meet no encoding at all. So do texts
 that the model writes, in turns of their own, since each takes seconds, and with longer rests. Long after the last chat
 encoding is not held back, and a few texts are written at once.
+
+Chats that leave the engine no time at all are text for want of KV, which is why they leave it none. An encode request
+that waits for seconds is a sign of that: then, for a while, encoding goes before chats, a batch together and with more
+tokens at a time.
 """
 
 from __future__ import annotations
@@ -33,6 +37,12 @@ WRITING_REST = 3.0
 REST_AT_MOST_S = 0.5
 """Behind an encode request. One that took longer has waited for chats in the engine: it would rest the longer the more
 load there is, and the chats would be computed as text for want of it."""
+PATIENCE_S = 4.0
+"""An encode request that has taken so long beside chats waits behind all that come, and may wait for ever."""
+STARVED_FOR_S = 60.0
+"""So long encoding goes first; then one request tries it behind the chats again."""
+STARVED_TOKENS = 512
+"""Computed by one request then, which waits for a step that chats have filled: seconds, however little it computes."""
 POLL_S = 0.005
 
 
@@ -56,6 +66,7 @@ class Pace:
         self._clock, self._sleep = clock, sleep
         self._under_way = 0
         self._last_chat_at = float("-inf")
+        self._starved_until = float("-inf")
         self._encoding = _Lane(REST, REST_AT_MOST_S)
         self._writing = _Lane(WRITING_REST, few=asyncio.Semaphore(WRITES_AT_ONCE))
 
@@ -77,6 +88,15 @@ class Pace:
         """An encode request's turn."""
         return self._turn(self._encoding)
 
+    @property
+    def patience_s(self) -> float | None:
+        """How long an encode request may wait behind chats before it is `starve`d; None: as long as it takes."""
+        return None if self._quiet else PATIENCE_S
+
+    def starve(self) -> None:
+        """Chats leave encoding no time."""
+        self._starved_until = self._clock() + STARVED_FOR_S
+
     def writing(self) -> AbstractAsyncContextManager[None]:
         """The turn of a text that the model writes; inside it, prompts are computed in turns of encode requests."""
         return self._turn(self._writing)
@@ -84,12 +104,19 @@ class Pace:
     @property
     def most_tokens(self) -> int | None:
         """How many tokens an encode request may compute that starts now; None: as many as it has."""
-        return None if self._quiet else STEP_TOKENS
+        if self._quiet:
+            return None
+        return STARVED_TOKENS if self.starved else STEP_TOKENS
+
+    @property
+    def starved(self) -> bool:
+        """Do chats leave encoding no time, so that it goes before them?"""
+        return self._clock() < self._starved_until and not self._quiet
 
     @asynccontextmanager
     async def _turn(self, lane: _Lane) -> AsyncIterator[None]:
         async with lane.few:
-            if self._quiet:
+            if self._quiet or (self.starved and lane is self._encoding):  # full steps get no longer by it
                 yield
                 return
             async with lane.one:
