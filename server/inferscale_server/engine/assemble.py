@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,8 @@ async def assemble(
     recipe = make_recipe(config.recipe, _sizes_of(config))
     template, rotary = state.online_renderer.chat_template, support.rotary_digest
     ingredients = _ingredients(vllm_config, tokenize, template, recipe.name, wording.fixed, rotary)
-    print_ = fingerprint(ingredients)
     rows = int(vllm_config.kv_transfer_config.kv_connector_extra_config["slab_rows"])
-    catalog, metrics = Catalog(rows, print_), Metrics()
+    catalog, metrics = Catalog(rows, fingerprint(ingredients)), Metrics()
     header = header_job_of(Owner(LOCAL_TENANT, ""), header_ids or ())
     max_model_len = vllm_config.model_config.max_model_len
     disk = await _open_disk(config, door, catalog, memory, metrics, ranks, support.cold_bytes_per_row)
@@ -75,11 +75,10 @@ async def assemble(
     listeners = Listeners(metrics.encoded, metrics.encode_tokens)
     encoder = Encoder(catalog, recipe, door, tokenize, header, source, max_model_len, listeners, disk)
     host = _host_tier(catalog, vllm_config, door)
-    tail, applied = config.tail_tokens or 0, how_applied(vllm_config.lora_config)
+    tail = config.tail_tokens or 0
     recall = Recall(memory, catalog, encoder, tokenize, config.k, tail, config.fact_order, support.refusals, wording)
     stager = Stager(catalog, encoder.wipe, host, disk, config.stage_deadline_ms / 1e3, recall.text_s, metrics.staged)
-    news.listeners = (sessions, *filter(None, (host,)), stager, recall.fact_lines)
-    news.encoder = encoder
+    news.encoder, news.listeners = encoder, (sessions, *filter(None, (host,)), stager, recall.fact_lines)
     writer = ServedWriter(door, state.online_renderer, tokenize, model_name, max_model_len)
     extraction = build_extraction(config, memory, writer, metrics.extracted)
     brain = Brain(
@@ -92,7 +91,7 @@ async def assemble(
         encoder=encoder,
         recall=recall,
         tokenize=tokenize,
-        salts=Salts(secrets.token_bytes(32), print_),
+        salts=Salts(secrets.token_bytes(32), catalog.fingerprint),
         metrics=metrics,
         support=support,
         header_key=header.key,
@@ -100,7 +99,7 @@ async def assemble(
         sessions=sessions,
         stager=stager,
         readers=news.readers,
-        fingerprint_with=lambda adapter: fingerprint(replace(ingredients, adapter=f"{adapter} {applied}")),
+        fingerprint_with=_with_adapters(ingredients, vllm_config.lora_config),
         host=host,
         disk=disk,
         extraction=extraction,
@@ -184,6 +183,11 @@ def _ingredients(
         recipe=recipe,
         words=words,
     )
+
+
+def _with_adapters(base: Ingredients, lora: Any) -> Callable[[str], str]:
+    applied = how_applied(lora)
+    return lambda adapter: fingerprint(replace(base, adapter=f"{adapter} {applied}"))
 
 
 def how_applied(lora: Any) -> str:
