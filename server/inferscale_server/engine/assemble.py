@@ -54,8 +54,7 @@ async def assemble(
     reports = await door.attach(compiled=not vllm_config.model_config.enforce_eager)
     support, ranks = support_of(reports, door.block_tokens), len(reports)
     tokenize = LineTokenizer(engine_client.renderer.get_tokenizer())
-    wording = _wording_of(config)
-    framer = Framer(state.online_renderer, tokenize, slot, wording)
+    framer = Framer(state.online_renderer, tokenize, slot, wording := _wording_of(config))
     model_name = state.openai_serving_models.base_model_paths[0].name
     header_ids = await framer.default_header(model_name)
     if header_ids is None:
