@@ -389,7 +389,7 @@ class Encoder:
 
     def _want_header(self, owner: Owner) -> None:
         """An adapter's facts are encoded behind the default header as it reads it."""
-        key = self._header.key.read_by(owner) if owner.adapter else self._header.key
+        key = self._header.key.read_by(owner)
         if owner.adapter and key not in self._catalog and not self._batches.given_up(key):
             self._loose.setdefault(key, replace(self._header, key=key))
 
