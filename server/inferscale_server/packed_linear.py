@@ -6,6 +6,8 @@ bfloat16 instructions. Same numbers as torch.nn.Linear. The operators are those 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 
@@ -14,15 +16,21 @@ class PackedLinear(torch.nn.Module):
 
     TOKENS_HINT = 16
 
-    def __init__(self, linear: torch.nn.Linear) -> None:
+    def __init__(self, linear: torch.nn.Linear, after: Literal["none", "gelu"] = "none") -> None:
+        """`after`: what is done to each number that comes out."""
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), self.TOKENS_HINT)
         self._bias = None if linear.bias is None else linear.bias.detach()
+        self._after: tuple[str, list[float], str] = (
+            after,
+            [],
+            "none" if after == "gelu" else "",
+        )  # name, numbers, which form of GELU
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (..., in_features) to (..., out_features)."""
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, *self._after)
         return y
 
 

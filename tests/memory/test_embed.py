@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import BertConfig, BertModel
 
 from inferscale_server import embed
 from inferscale_server.embed import Embedder, load_embedder
 from inferscale_server.errors import ModelUnavailable
+from inferscale_server.packed_bert import PackedBertLayer, pack_bert
 from inferscale_server.packed_linear import pack_linears
 
 
@@ -99,6 +101,35 @@ def test_packed_weights_give_the_numbers_of_plain_ones() -> None:
     for shape in ((1, 384), (2, 15, 384), (300, 384)):
         x = torch.randn(shape).bfloat16()
         assert torch.allclose(packed(x).float(), plain(x).float(), atol=0.02)
+
+
+def _bert(**config: object) -> BertModel:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    return BertModel(BertConfig(vocab_size=50, **sizes, **config)).eval().bfloat16()
+
+
+@pytest.mark.skipif(not embed._has_bfloat16(), reason="packing is for processors that multiply bfloat16")
+def test_packed_layers_of_bert_give_the_numbers_of_plain_ones() -> None:
+    plain = _bert()
+    packed = copy.deepcopy(plain)
+    pack_bert(packed)
+    assert all(type(layer) is PackedBertLayer for layer in packed.encoder.layer)
+    ids = torch.randint(0, 50, (3, 11))
+    seen = torch.ones_like(ids)
+    seen[1, 6:] = 0  # a shorter text among others
+    with torch.inference_mode():
+        same, exact = (model(ids, attention_mask=seen).last_hidden_state for model in (packed, plain))
+        one = packed(ids[1:2, :6]).last_hidden_state
+    assert torch.allclose(same.float(), exact.float(), atol=0.06)
+    assert torch.allclose(one.float(), exact[1:2, :6].float(), atol=0.06)
+
+
+@pytest.mark.parametrize("config", [{"hidden_act": "relu"}, {"is_decoder": True}])
+def test_layers_that_compute_something_else_are_left_alone(config: dict[str, object]) -> None:
+    model = _bert(**config)
+    pack_bert(model)
+    assert not any(type(layer) is PackedBertLayer for layer in model.encoder.layer)
 
 
 def test_vectors_are_those_of_the_model_in_float32(minilm: Embedder) -> None:
