@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 BATCH = 8
 """Facts encoded at once: each request injects the whole prefix, which delays the step that a chat may be in."""
+STARVED_BATCH = 3 * BATCH  # when each waits for seconds: most of a new user's facts are one request, their primer
 MAX_LOOSE = 256
 """Headers and contexts that wait; the oldest is forgotten for a new one, until a chat wants it again."""
 
@@ -80,7 +81,7 @@ class Encoder:
         """`header` is the default one, behind which facts are encoded."""
         catalog.keep = frozenset({header.key})
         self._catalog, self._recipe, self._tokenize, self._header = catalog, recipe, tokenize, header
-        self._source, self._disk, self._max_model_len = source, disk, max_model_len
+        self._source, self._disk, self._max_model_len, self._starved = source, disk, max_model_len, engine.starved
         self._batches = Batches(catalog, engine, header.key, max_model_len, listeners or Listeners(), disk)
         self._rosters = Rosters(source.facts_of, source.count)
         self._primers = Primers(recipe, catalog, self._rosters, source.vectors_of, self._primer_on_disk)
@@ -206,8 +207,7 @@ class Encoder:
                 await asyncio.sleep(1.0)
 
     async def drain(self) -> None:
-        """Encode all that is queued: headers and contexts first, then a batch of each owner in turn, those before all
-        others who chat meanwhile. One at a time."""
+        """Encode all that is queued: headers and contexts first, then a batch of each owner, who chats first."""
         assert not self._busy, "the encoder is drained by one task"
         self._busy = True
         try:
@@ -274,17 +274,19 @@ class Encoder:
         await self._rosters.prepare(owner)
         if await self._primers.choose(owner):
             self._backlog.drop(owner)
-        vectors = NO_VECTORS
+        vectors, most = NO_VECTORS, STARVED_BATCH if self._starved() else BATCH
         if self._recipe.needs_vectors:
             await self._backlog.prepare(owner)
-            ids = [fact.id for fact in self._backlog.first(owner, BATCH)]
+            ids = [fact.id for fact in self._backlog.first(owner, most)]
             vectors = await asyncio.to_thread(self._vectors_for, owner, ids)
-        errands = await self._next_errands(owner, vectors)
+        errands = await self._next_errands(owner, vectors, most)
         if self._primers.staging(owner) and not self._replaces(errands):
             return self._swap(owner)
         if await self._batches.load(errands):
             return True
-        errands = await self._next_errands(owner, vectors)  # facts may have been forgotten during a load that failed
+        errands = await self._next_errands(
+            owner, vectors, most
+        )  # facts may have been forgotten during a load that failed
         if not errands:
             return False
         if await self._batches.encode(errands):
@@ -333,13 +335,13 @@ class Encoder:
         """The chunk of the generation that is being encoded."""
         return self._catalog.staged(key) if self._primers.staging(key.owner) else self._catalog.peek(key)
 
-    async def _next_errands(self, owner: Owner, vectors: FactVectors) -> list[Errand]:
+    async def _next_errands(self, owner: Owner, vectors: FactVectors, most: int) -> list[Errand]:
         await self._rosters.prepare(owner)
         await self._backlog.prepare(owner)
         primer, roster = self._primers.of(owner), self._rosters.of(owner)
         staged, hurry = self._primers.staging(owner), bool(self._batches.asked.get(owner))
         waiting = []
-        for fact in self._backlog.first(owner, BATCH):
+        for fact in self._backlog.first(owner, most):
             job = self.job_of(fact, owner)
             ahead = len(primer.before(fact.id)) if self._recipe.nearest_last else None
             chosen = self._stored_behind(job, primer.before(fact.id)) or self._recipe.behind(

@@ -35,6 +35,9 @@ class EncodeEngine(Protocol):
         """How many tokens one request may compute now, throw-away ones aside; None: as many as it has. True until the
         event loop turns to something else."""
 
+    def starved(self) -> bool:
+        """Do chats leave encoding next to no time? Then each request waits for seconds, however little it computes."""
+
     async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
         """Prefill the prompt with the command's injection and captures; under a salt of its own. `adapter`: the
         fingerprint of the one that reads it."""

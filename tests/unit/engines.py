@@ -80,6 +80,9 @@ class FakeEngine:
     def most_tokens(self) -> int | None:
         return self.most
 
+    def starved(self) -> bool:
+        return False
+
     async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
         injected = self._injected(prompt_ids, command, adapter)
         self.prefilled += len(prompt_ids) - injected

@@ -15,7 +15,7 @@ from vllm.lora.request import LoRARequest
 from inferscale_server.command import PARAMS_KEY, Command, Extent, Injection
 from inferscale_server.engine import pace
 from inferscale_server.engine.door import CURRENT_FLIGHT, EngineDoor, Flight
-from inferscale_server.engine.pace import STEP_TOKENS, WRITES_AT_ONCE, Pace
+from inferscale_server.engine.pace import STARVED_TOKENS, STEP_TOKENS, WRITES_AT_ONCE, Pace
 
 from .builders import SECRET
 
@@ -187,6 +187,7 @@ async def test_what_is_captured_goes_before_chats_that_leave_it_no_time_and_what
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pace, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(pace, "RELIEVED_S", 0.0)  # however quick it is, the steps count as full
     client = Client()
     door = door_to(client)
     await door.encode((1, 2, 3), Command())
@@ -198,7 +199,69 @@ async def test_what_is_captured_goes_before_chats_that_leave_it_no_time_and_what
         await written(door)
     behind, again, before, *writing = client.priorities
     assert behind > 0 > again == before and len(writing) > 1 and set(writing) == {behind}
-    assert client.aborted == 1
+    assert client.aborted == 2, "and so is a part of a prompt to write behind, which is computed with the rest then"
+    assert client.prompts[-1] == PROMPT
+
+
+class Counting(Client):
+    """Counts the tokens of all prompts that are under way."""
+
+    now = most = most_before_last = 0
+
+    async def generate(
+        self, prompt: Any, sampling: Any, request_id: str, priority: int, lora_request: Any = None
+    ) -> AsyncGenerator[Any, None]:
+        tokens = len(prompt["prompt_token_ids"])
+        self.now += tokens
+        self.most_before_last, self.most = self.most, max(self.most, self.now)
+        async for output in super().generate(prompt, sampling, request_id, priority, lora_request):
+            yield output
+        self.now -= tokens
+
+
+class Busy(Client):
+    """Serves nothing behind chats."""
+
+    async def generate(
+        self, prompt: Any, sampling: Any, request_id: str, priority: int, lora_request: Any = None
+    ) -> AsyncGenerator[Any, None]:
+        if priority > 0 and request_id.startswith("encode"):
+            await asyncio.Event().wait()
+        async for output in super().generate(prompt, sampling, request_id, priority, lora_request):
+            yield output
+
+
+async def test_a_text_to_write_does_not_keep_encode_requests_from_going_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "PATIENCE_S", 0.01)
+    client = Busy()
+    door = door_to(client)
+    with door.pace.chatting():
+        await asyncio.wait_for(asyncio.gather(written(door), door.encode((1, 2, 3), Command())), 10)
+    assert min(client.priorities) < 0
+
+
+async def test_chats_that_come_while_a_request_waits_run_out_its_patience_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "PATIENCE_S", 0.01)
+    client = Busy()
+    door = door_to(client)
+    encoding = asyncio.create_task(door.encode((1, 2, 3), Command()))
+    await asyncio.sleep(0.05)
+    assert not encoding.done(), "without chats there is no hurry"
+    door.pace.chat_arrived()
+    await asyncio.wait_for(encoding, 10)
+    assert min(client.priorities) < 0
+
+
+async def test_requests_that_go_first_compute_little_at_a_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "RELIEVED_S", 0.0)
+    client = Counting()
+    door = door_to(client)
+    with door.pace.chatting():
+        door.pace.starve()
+        tokens = STARVED_TOKENS // 3
+        await asyncio.gather(*[door.encode(tuple(range(tokens)), Command()) for _ in range(8)])
+        await door.encode(tuple(range(2 * STARVED_TOKENS)), Command())  # more than may be: alone
+    assert client.most == 2 * STARVED_TOKENS and client.most_before_last == 3 * tokens
 
 
 @dataclass

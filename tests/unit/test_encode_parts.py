@@ -50,7 +50,7 @@ class PacedEngine(FakeEngine):
         return self.pace.most_tokens
 
     async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
-        async with self.pace.encoding():
+        async with self.pace.encoding(len(prompt_ids)):
             await super().encode(prompt_ids, command, adapter)
             self.now_s += 0.08
 

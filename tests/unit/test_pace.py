@@ -11,7 +11,9 @@ import pytest
 from inferscale_server.engine.pace import (
     ARRIVING_S,
     PATIENCE_S,
+    PATIENCE_TIMES,
     QUIET_S,
+    RELIEVED_S,
     REST,
     REST_AT_MOST_S,
     STARVED_FOR_S,
@@ -40,7 +42,7 @@ class Engine:
         await asyncio.sleep(0)
 
     async def encode(self) -> None:
-        await self._work(self.pace.encoding())
+        await self._work(self.pace.encoding(10))
 
     async def write(self) -> None:
         await self._work(self.pace.writing())
@@ -96,7 +98,7 @@ async def test_a_load_without_a_gap_does_not_stop_encoding(engine: Engine) -> No
 
 async def test_a_request_that_waited_long_for_chats_in_the_engine_is_not_rested_for_as_long(engine: Engine) -> None:
     with engine.pace.chatting():
-        async with engine.pace.encoding():
+        async with engine.pace.encoding(10):
             engine.now_s += 20
         ended_s = engine.now_s
         await engine.encode()
@@ -104,17 +106,37 @@ async def test_a_request_that_waited_long_for_chats_in_the_engine_is_not_rested_
 
 
 async def test_encoding_that_chats_leave_no_time_goes_first_for_a_while_and_with_more_tokens(engine: Engine) -> None:
-    assert engine.pace.patience_s is None, "without chats nobody is in the way"
+    with engine.pace.ahead():
+        engine.now_s += STEP_S
     with engine.pace.chatting():
-        assert (engine.pace.starved, engine.pace.most_tokens, engine.pace.patience_s) == (
-            False,
-            STEP_TOKENS,
-            PATIENCE_S,
-        )
+        assert (engine.pace.starved, engine.pace.most_tokens) == (False, STEP_TOKENS)
         engine.pace.starve()
         assert (engine.pace.starved, engine.pace.most_tokens) == (True, STARVED_TOKENS)
+        with engine.pace.ahead():
+            engine.now_s += 2 * RELIEVED_S
+        assert engine.pace.starved, "it waited for a full step"
         engine.now_s += STARVED_FOR_S
         assert (engine.pace.starved, engine.pace.most_tokens) == (False, STEP_TOKENS)
+
+
+async def test_it_goes_behind_chats_again_once_they_leave_time(engine: Engine) -> None:
+    engine.pace.chat_arrived()
+    engine.pace.starve()
+    with engine.pace.ahead():
+        engine.now_s += STEP_S
+    assert not engine.pace.starved
+
+
+async def test_an_engine_that_takes_long_for_any_request_is_not_taken_for_a_busy_one(engine: Engine) -> None:
+    engine.pace.chat_arrived()
+    assert engine.pace.patience_s == PATIENCE_S
+    async with engine.pace.patience():
+        engine.now_s += PATIENCE_S
+    assert engine.pace.patience_s == PATIENCE_TIMES * PATIENCE_S
+    engine.pace.starve()
+    with engine.pace.ahead():
+        engine.now_s += 1.5 * PATIENCE_S
+    assert not engine.pace.starved
 
 
 async def test_when_the_chats_are_over_nothing_is_starved(engine: Engine) -> None:
@@ -136,7 +158,7 @@ async def test_some_time_after_the_last_chat_nothing_is_held_back(engine: Engine
 async def test_an_encode_request_that_fails_gives_its_turn_away(engine: Engine) -> None:
     engine.pace.chat_arrived()
     with pytest.raises(ValueError, match="lost"):
-        async with engine.pace.encoding():
+        async with engine.pace.encoding(10):
             raise ValueError("lost")
     await engine.encode()
     assert len(engine.began_s) == 1

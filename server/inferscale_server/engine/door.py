@@ -165,11 +165,17 @@ class EngineDoor:
         """How many tokens one encode request may compute now; None: as many as it has."""
         return self.pace.most_tokens
 
+    def starved(self) -> bool:
+        """Do chats leave encoding no time?"""
+        return self.pace.starved
+
     async def encode(self, prompt_ids: Sequence[int], command: Command, adapter: str = "") -> None:
         """One prefill with injection and capture, under a salt of its own; behind all chats, unless they leave it no
         time. `adapter`: a fingerprint, or none. Raises LookupError when it is not served: other weights must not be
         captured for it."""
-        await self._prefill(prompt_ids, secrets.token_hex(32), {"kv_transfer_params": self.params(command)}, adapter)
+        injected = 0 if command.injection is None else len(command.injection.token_ids)
+        params = {"kv_transfer_params": self.params(command)}
+        await self._prefill(prompt_ids, secrets.token_hex(32), params, len(prompt_ids) - injected, adapter)
 
     async def write(
         self, prompt_ids: Sequence[int], schema: Mapping[str, Any], max_tokens: int, temperature: float
@@ -198,27 +204,37 @@ class EngineDoor:
         size = -(-STEP_TOKENS // self.block_tokens) * self.block_tokens if self.block_tokens else len(prompt_ids)
         for stop in range(size, len(prompt_ids), size):
             if self.pace.most_tokens is not None:
-                await self._prefill(prompt_ids[:stop], salt, None)
+                try:
+                    await self._prefill(prompt_ids[:stop], salt, None, size)
+                except TimeoutError:
+                    return  # chats fill every step, which gets no longer by the rest at once
 
     async def _prefill(
         self,
         prompt_ids: Sequence[int],
         salt: str,
         extra: dict[str, Any] | None,
+        computed: int,
         adapter: str = "",
     ) -> None:
-        """One token behind a prompt, for what is left in caches and slab; takes a turn of the encode requests."""
+        """One token behind a prompt, for what is left in caches and slab; takes a turn of the encode requests.
+
+        Raises TimeoutError when chats leave no time for a prompt that captures nothing; one that does goes first then,
+        since what is captured spares chats more than it takes.
+        """
         sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, extra_args=extra)
         prompt = {"prompt_token_ids": list(prompt_ids), "cache_salt": salt}
-        async with self.pace.encoding():
-            first = self.pace.starved and extra is not None  # what is captured spares chats more than it takes
-            if not first:
+        async with self.pace.encoding(computed):
+            if extra is None or not self.pace.starved:
                 try:
-                    async with asyncio.timeout(None if extra is None else self.pace.patience_s):
+                    async with self.pace.patience():
                         return await self._pass(prompt, sampling, adapter, ENCODE_PRIORITY)
                 except TimeoutError:
+                    if extra is None:
+                        raise
                     self.pace.starve()
-            await self._pass(prompt, sampling, adapter, STARVED_PRIORITY)
+            with self.pace.ahead():
+                await self._pass(prompt, sampling, adapter, STARVED_PRIORITY)
 
     async def _pass(self, prompt: Any, sampling: SamplingParams, adapter: str, priority: int) -> None:
         """One request whose output nobody reads."""

@@ -8,7 +8,7 @@ encoding is not held back, and a few texts are written at once.
 
 Chats that leave the engine no time at all are text for want of KV, which is why they leave it none. An encode request
 that waits for seconds is a sign of that: then, for a while, encoding goes before chats, a batch together and with more
-tokens at a time.
+tokens at a time. One that is quickly done then has met no step full of chats: they leave time again.
 """
 
 from __future__ import annotations
@@ -39,10 +39,15 @@ REST_AT_MOST_S = 0.5
 load there is, and the chats would be computed as text for want of it."""
 PATIENCE_S = 4.0
 """An encode request that has taken so long beside chats waits behind all that come, and may wait for ever."""
+PATIENCE_TIMES = 10
+"""At least so many times the quickest request: a slow engine takes long without any waiting."""
 STARVED_FOR_S = 60.0
-"""So long encoding goes first; then one request tries it behind the chats again."""
-STARVED_TOKENS = 512
-"""Computed by one request then, which waits for a step that chats have filled: seconds, however little it computes."""
+"""So long encoding goes first at most; then one request tries it behind the chats again."""
+RELIEVED_S = 1.0
+"""A request that went first and took less met no full step: encoding goes behind the chats again at once."""
+RELIEVED_TIMES = 3
+STARVED_TOKENS = 768
+"""Computed at a time then. A request waits for a step that chats have filled: seconds, however little it computes."""
 POLL_S = 0.005
 
 
@@ -67,12 +72,18 @@ class Pace:
         self._under_way = 0
         self._last_chat_at = float("-inf")
         self._starved_until = float("-inf")
+        self._quickest_s = float("inf")
+        self._patient: set[asyncio.Timeout] = set()
+        self._first_tokens = 0  # computed by requests that go first
+        self._first_done = asyncio.Condition()
         self._encoding = _Lane(REST, REST_AT_MOST_S)
         self._writing = _Lane(WRITING_REST, few=asyncio.Semaphore(WRITES_AT_ONCE))
 
     def chat_arrived(self) -> None:
         """A chat is here; its request follows."""
         self._last_chat_at = self._clock()
+        for limit in [limit for limit in self._patient if limit.when() is None]:
+            limit.reschedule(asyncio.get_running_loop().time() + self.patience_s)
 
     @contextmanager
     def chatting(self) -> Iterator[None]:
@@ -84,18 +95,63 @@ class Pace:
             self._under_way -= 1
             self._last_chat_at = self._clock()
 
-    def encoding(self) -> AbstractAsyncContextManager[None]:
-        """An encode request's turn."""
-        return self._turn(self._encoding)
+    @asynccontextmanager
+    async def encoding(self, tokens: int) -> AsyncIterator[None]:
+        """The turn of an encode request that computes so many tokens."""
+        if self.starved:
+            async with self._first_done:
+                await self._first_done.wait_for(lambda: self._room_for(tokens))
+                self._first_tokens += tokens
+            try:
+                yield
+            finally:
+                self._first_tokens -= tokens
+                async with self._first_done:
+                    self._first_done.notify_all()
+            return
+        async with self._turn(self._encoding):
+            yield
+
+    def _room_for(self, tokens: int) -> bool:
+        return not self._first_tokens or self._first_tokens + tokens <= STARVED_TOKENS
+
+    @asynccontextmanager
+    async def patience(self) -> AsyncIterator[None]:
+        """Around an encode request that goes behind chats. Raises TimeoutError when they leave it no time, counted from
+        the first of them."""
+        async with asyncio.timeout(None) as limit:
+            self._patient.add(limit)
+            if not self._quiet:
+                limit.reschedule(asyncio.get_running_loop().time() + self.patience_s)
+            try:
+                with self._timed():
+                    yield
+            finally:
+                self._patient.discard(limit)
 
     @property
-    def patience_s(self) -> float | None:
-        """How long an encode request may wait behind chats before it is `starve`d; None: as long as it takes."""
-        return None if self._quiet else PATIENCE_S
+    def patience_s(self) -> float:
+        """How long an encode request may wait behind chats."""
+        return max(PATIENCE_S, PATIENCE_TIMES * self._quickest_s) if self._quickest_s < float("inf") else PATIENCE_S
 
     def starve(self) -> None:
         """Chats leave encoding no time."""
         self._starved_until = self._clock() + STARVED_FOR_S
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Around an encode request that goes before chats."""
+        started = self._clock()
+        with self._timed():
+            yield
+        if self._clock() - started < max(RELIEVED_S, RELIEVED_TIMES * self._quickest_s):
+            self._starved_until = float("-inf")
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = self._clock()
+        yield
+        self._quickest_s = min(self._quickest_s, self._clock() - started)
 
     def writing(self) -> AbstractAsyncContextManager[None]:
         """The turn of a text that the model writes; inside it, prompts are computed in turns of encode requests."""
@@ -116,7 +172,7 @@ class Pace:
     @asynccontextmanager
     async def _turn(self, lane: _Lane) -> AsyncIterator[None]:
         async with lane.few:
-            if self._quiet or (self.starved and lane is self._encoding):  # full steps get no longer by it
+            if self._quiet:
                 yield
                 return
             async with lane.one:
