@@ -65,17 +65,14 @@ class MemoryService:
 
     def __init__(self, store: FactStore, index: VectorIndex, embedder: Embedder, sink: EncodeSink) -> None:
         """Nothing is read before `start`; `index` must be empty."""
-        self._store = store
-        self._index = index
+        self._store, self._index, self._sink = store, index, sink
         self._embed = EmbeddingThread(embedder)
-        self._sink = sink
         self._trigrams = TrigramIndex(embedder.represents)
         self._known = KnownFacts(self._trigrams)
         self._searches = Searches(self._known, store.now)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="inferscale-facts")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="inferscale-pages")
-        self._gate = Gate()
-        self._turns = Turns()
+        self._gate, self._turns = Gate(), Turns()
         self._deletions = Deletions(self._forget_all)
         self._writes: set[asyncio.Task[Any]] = set()
         self._intake = Intake()
@@ -170,6 +167,10 @@ class MemoryService:
     ) -> UserPage:
         """One page of the tenant's users who have facts, or this one, by name. Raises InvalidRequest like `page`."""
         return await self._run(self._reader, self._store.users, tenant, limit, cursor, fact_id)
+
+    def peek(self, owner: Owner, fact_id: str) -> Fact | None:
+        """The fact as it is now, from memory; one that has expired until it is swept."""
+        return self._known.get(owner, fact_id)
 
     async def get(self, owner: Owner, fact_id: str) -> Fact:
         """One fact. Raises NotFound, also for another owner's fact and for one that has expired."""

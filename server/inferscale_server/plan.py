@@ -118,9 +118,10 @@ def plan_memory(
 
 
 def resumed(plan: MemoryPlan, frame: Frame) -> MemoryPlan:
-    """The same memory in a later prompt: what is injected, and the salt with it, stays what it was."""
+    """The same memory in a later prompt: what is injected, and the salt with it, stays what it was. Nothing is weighed:
+    what the first prompt would have taken says nothing of this one."""
     memory = chain.from_iterable(line.token_ids for line in plan.lines)
-    return replace(plan, prompt_ids=(*frame.before, *memory, *frame.after))
+    return replace(plan, prompt_ids=(*frame.before, *memory, *frame.after), estimate=None)
 
 
 def foreseen(frame: Frame, lines: Sequence[MemoryLine], coming_tokens: int, tail: int, costs: Costs) -> Estimate:

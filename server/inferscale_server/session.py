@@ -15,7 +15,7 @@ from typing import Literal
 from inferscale_server.filters import Filter
 from inferscale_server.plan import MemoryPlan
 from inferscale_server.session_notes import Note, Noted, UserTurn
-from inferscale_server.types import Mode
+from inferscale_server.types import Fact, Mode
 
 NOTE_FACTS = 8
 """Facts noted in one turn, best first; what else was found is left out. A caller's context is always noted."""
@@ -57,18 +57,15 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The memory that a session keeps. `plan` without a prompt; `ends_at`: when the first of its facts expires."""
+    """The memory that a session keeps. `plan` without a prompt."""
 
     plan: MemoryPlan
     terms: Terms
-    ends_at: float | None = None
 
-    def stale(self, now: Terms, at: float) -> SessionReason | None:
-        """Why this block cannot serve a turn under these terms at this time (Unix seconds); None: it can."""
+    def stale(self, now: Terms) -> SessionReason | None:
+        """Why this block cannot serve a turn under these terms; None: it can."""
         if now.epoch != self.terms.epoch:
             return "facts_changed"
-        if self.ends_at is not None and self.ends_at <= at:
-            return "fact_expired"
         if now.header != self.terms.header:
             return "system_prompt"
         if now.where != self.terms.where:
@@ -114,9 +111,9 @@ class Session:
             self.block, self.lost = None, why
         self.notes.clear()
 
-    def noted_in(self, turns: Iterable[UserTurn]) -> tuple[Noted, ...]:
-        """Everything noted in these turns."""
-        return tuple(noted for turn in turns for noted in self.notes.get(turn.digest, Note()).noted)
+    def notes_in(self, turns: Iterable[UserTurn]) -> dict[str, Note]:
+        """What was noted in these turns, by their digests, oldest first."""
+        return {turn.digest: self.notes[turn.digest] for turn in turns if turn.digest in self.notes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +134,14 @@ def addition(found: Sequence[Noted], block: Block, noted: Sequence[Noted], consi
     return Addition(tuple(reversed(chosen)), frozenset(one.name for one in facts[NOTE_FACTS:] if one.name))
 
 
-def first_end(ends: Iterable[float | None]) -> float | None:
-    """The earliest of these times; None when none ends."""
-    return min((end for end in ends if end is not None), default=None)
+def unfit(facts: Iterable[Fact | None], where: Filter | None, at: float) -> SessionReason | None:
+    """Why facts of a block or a note, as they are now, may not stand in a prompt at this time (Unix seconds).
+
+    None as a fact: it is gone. A change of what a fact says changes the owner's epoch besides.
+    """
+    for fact in facts:
+        if fact is None or (where is not None and not where.matches(fact)):
+            return "facts_changed"
+        if fact.expired(at):
+            return "fact_expired"
+    return None

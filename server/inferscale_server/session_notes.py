@@ -33,16 +33,12 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """One text of a note. `name` is its fact's id, or None for a caller's context; `line` is how it stands there.
-
-    `expires_at` in Unix seconds.
-    """
+    """One text of a note. `name` is its fact's id, or None for a caller's context; `line` is how it stands there."""
 
     name: str | None
     text: str
     line: str
     score: float | None
-    expires_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from inferscale_server.session import (
     SessionState,
     Terms,
     addition,
-    first_end,
+    unfit,
 )
 from inferscale_server.session_notes import Note, Noted, Said, UserTurn, texts_by_place, user_turns
 from inferscale_server.sessions import Sessions
@@ -69,7 +69,8 @@ class SessionTold:
 
 @dataclass(frozen=True, slots=True)
 class SessionTurn:
-    """What one turn sends. Without a plan: `found` goes in as message text, or there is nothing to remember."""
+    """What one turn sends. Without a plan: `found` goes in as message text, or there is nothing to remember. A plan
+    without `told` holds no memory, since there is no room for any."""
 
     found: Recollection
     plan: MemoryPlan | None = None
@@ -91,12 +92,16 @@ class SessionTurn:
 
 @dataclass(slots=True)
 class _Turn:
-    """A turn under way."""
+    """A turn under way. `notes`: those in its messages, as they were when it came, by the digests of their turns.
+
+    Another turn may note more meanwhile, but what this one sends and tells rests on these.
+    """
 
     ask: SessionAsk
     session: Session
     block: Block | None
     turns: tuple[UserTurn, ...]
+    notes: Mapping[str, Note]
     epoch: int
     room_of: Callable[[Frame], int]
     frame_of: FrameOf
@@ -118,6 +123,11 @@ class _Turn:
     def newest(self) -> str:
         """The digest of the turn that is answered now."""
         return self.turns[-1].digest if self.turns else ""
+
+    @property
+    def noted(self) -> tuple[Noted, ...]:
+        """Everything noted in its messages, oldest first."""
+        return tuple(noted for note in self.notes.values() for noted in note.noted)
 
     def terms(self, frame: Frame, epoch: int) -> Terms:
         """What holds now."""
@@ -143,11 +153,16 @@ class SessionRecall:
     async def turn(self, ask: SessionAsk, frame_of: FrameOf, room_of: Callable[[Frame], int]) -> SessionTurn:
         """The prompt of this turn. Raises Unavailable when embedding fails."""
         session = self._sessions.of(ask.owner, ask.session_id)
-        turn = _Turn(ask, session, session.block, user_turns(ask.said), self._epoch(ask.owner), room_of, frame_of)
+        turns, epoch = user_turns(ask.said), self._epoch(ask.owner)
+        turn = _Turn(ask, session, session.block, turns, session.notes_in(turns), epoch, room_of, frame_of)
         found, frame = await asyncio.gather(
             self._recall.find(ask.owner, ask.query, ask.k, ask.min_score, ask.context, ask.where),
-            turn.frame(texts_by_place(turn.turns, session.notes)),
+            turn.frame(texts_by_place(turns, turn.notes)),
         )
+        if frame is None and turn.noted and (frame := await turn.frame({})) is not None:  # the notes were too much
+            if session.block is turn.block:
+                session.drop("no_room")
+            turn.block, turn.notes = None, {}
         if frame is None or (turn.block is None and found.empty):
             return SessionTurn(found)
         started, turn.rendering_s = perf_counter(), 0.0
@@ -168,8 +183,9 @@ class SessionRecall:
     # Keeping the block
 
     def _stale(self, turn: _Turn, block: Block, frame: Frame) -> SessionReason | None:
-        ends = first_end((block.ends_at, *(one.expires_at for one in turn.session.noted_in(turn.turns))))
-        stale = replace(block, ends_at=ends).stale(turn.terms(frame, self._epoch(turn.ask.owner)), self._clock())
+        owner, names = turn.ask.owner, [*block.names, *(one.name for one in turn.noted if one.name is not None)]
+        facts = (self._recall.memory.peek(owner.itself, name) for name in names)
+        stale = block.stale(turn.terms(frame, self._epoch(owner))) or unfit(facts, turn.ask.where, self._clock())
         if stale is not None:
             return stale
         return "no_room" if block.plan.memory_tokens > turn.room_of(frame) else None
@@ -183,8 +199,8 @@ class SessionRecall:
 
     async def _kept(self, turn: _Turn, block: Block, found: Recollection, frame: Frame) -> SessionTurn | SessionReason:
         """The turn with the old block and a note, or why the block must be chosen anew."""
-        session, noted = turn.session, turn.session.noted_in(turn.turns)
-        old = session.notes.get(turn.newest, Note())
+        session, noted = turn.session, turn.noted
+        old = turn.notes.get(turn.newest, Note())
         new = addition(self._noted(found), block, noted, old.left_out)
         note = old.then(new.noted, new.left_out)
         if new.noted:
@@ -194,7 +210,7 @@ class SessionRecall:
             kept_tokens = self._kept_tokens(turn, block, frame, old, note)
             if plain is not None and self._is_cheaper(turn, found, plain, kept_tokens):
                 return "cheaper"
-            again = await turn.frame(texts_by_place(turn.turns, {**session.notes, turn.newest: note}))
+            again = await turn.frame(texts_by_place(turn.turns, {**turn.notes, turn.newest: note}))
             if again is None:
                 return "no_room"
             frame = again
@@ -233,10 +249,7 @@ class SessionRecall:
         """What was found, as it would stand in a note; best first, like the lines of a block."""
         words, harmless = self._recall.wording, self._harmless
         context = [Noted(None, text, harmless(words.line(text)), None) for text in reversed(found.context)]
-        facts = [
-            Noted(hit.fact.id, hit.fact.text, harmless(line_of(hit.fact, words)), hit.score, hit.fact.expires_at)
-            for hit in found.hits
-        ]
+        facts = [Noted(hit.fact.id, hit.fact.text, harmless(line_of(hit.fact, words)), hit.score) for hit in found.hits]
         return [*context, *facts]
 
     # Choosing a block
@@ -253,19 +266,20 @@ class SessionRecall:
         asked = (found, frame, ask.mode, turn.room_of(frame), ask.refusal)
         planned = await staged_plan(self._recall, self._stager, *asked)
         plan = planned.plan
+        if not plan.lines:
+            session.drop("no_room")
+            return SessionTurn(found, plan)
         if session.block is turn.block and self._epoch(ask.owner) == turn.epoch:
-            session.begin(self._block(plan, found, turn.terms(frame, turn.epoch)), turn.newest)
+            session.begin(self._block(plan, turn.terms(frame, turn.epoch)), turn.newest)
         state: SessionState = "begun" if why == "first_turn" else "replanned"
         names = frozenset(line.name for line in plan.lines if line.name is not None)
         told = SessionTold(state, why, session.turns, names)
         return SessionTurn(found, plan, told, planned.staged, planned.stage_ms)
 
     @staticmethod
-    def _block(plan: MemoryPlan, found: Recollection, terms: Terms) -> Block:
-        names = {line.name for line in plan.lines}
-        ends = first_end(hit.fact.expires_at for hit in found.hits if hit.fact.id in names)
+    def _block(plan: MemoryPlan, terms: Terms) -> Block:
         lines = tuple(replace(line, score=None) for line in plan.lines)
-        return Block(replace(plan, prompt_ids=(), lines=lines), terms, ends)
+        return Block(replace(plan, prompt_ids=(), lines=lines), terms)
 
     def _epoch(self, owner: Owner) -> int:
         return self._recall.memory.epoch(owner.itself)

@@ -65,6 +65,13 @@ class Sessions:
         for session_id in self._of_owner.get(owner, ()):
             self._kept[_Key(owner, session_id)].session.drop("facts_changed")
 
+    def forget_block(self, owner: Owner, session_id: str, digest: str) -> None:
+        """The plan with this digest cannot serve any more: a session that still keeps it chooses anew."""
+        kept = self._kept.get(_Key(owner, session_id))
+        block = None if kept is None else kept.session.block
+        if kept is not None and block is not None and block.plan.digest == digest:
+            kept.session.drop("kv_gone")
+
     def forget_owner(self, owner: Owner) -> None:
         """The owner has no sessions any more."""
         for session_id in tuple(self._of_owner.get(owner, ())):

@@ -306,10 +306,10 @@ async def test_a_turn_that_asks_for_text_gets_the_same_tokens_and_changes_nothin
 
 @pytest.mark.parametrize(
     ("more", "reason"),
-    [({"where": parse_filter({"place": "here"})}, "filter"), ({"room": 1}, "no_room"), ({"mode": "text"}, None)],
+    [({"where": parse_filter({"place": "here"})}, "filter"), ({"room": 5}, "no_room"), ({"mode": "text"}, None)],
 )
 async def test_terms_that_the_block_does_not_meet_need_another_block(desk: Desk, more, reason) -> None:  # type: ignore[no-untyped-def]
-    await desk.add("goats eat grass", metadata={"place": "here"})
+    await desk.add("goats eat grass", "goats climb", metadata={"place": "here"})
     talk = Talk(desk)
     await talk.ask("what do goats eat", LONG_TALK)
     turn = await talk.ask("what do goats eat", **more)

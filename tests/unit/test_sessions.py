@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from inferscale_server.filters import parse_filter
 from inferscale_server.plan import Frame, MemoryLine, plan_memory
-from inferscale_server.session import MAX_TURNS, NOTE_FACTS, Block, Session, Terms, addition, first_end
+from inferscale_server.session import MAX_TURNS, NOTE_FACTS, Block, Session, Terms, addition, unfit
 from inferscale_server.session_notes import Note, Noted
 from inferscale_server.sessions import Sessions
 
-from .builders import ALICE, BOB
+from .builders import ALICE, BOB, fact
 
 TERMS = Terms("header", None, "auto", None, 0)
 
@@ -24,11 +25,11 @@ class Clock:
         return self.now
 
 
-def block_of(*names: str, context: tuple[str, ...] = (), ends_at: float | None = None, terms: Terms = TERMS) -> Block:
+def block_of(*names: str, context: tuple[str, ...] = (), terms: Terms = TERMS) -> Block:
     """A text block of these facts and contexts."""
     lines = [MemoryLine(name, f"fact {name}", None, (1,), None) for name in names]
     lines += [MemoryLine(None, text, None, (2,), None) for text in context]
-    return Block(plan_memory(Frame((1,), (2,)), lines, None, "text", None), terms, ends_at)
+    return Block(plan_memory(Frame((1,), (2,)), lines, None, "text", None), terms)
 
 
 def noted(name: str | None, text: str = "") -> Noted:
@@ -131,20 +132,23 @@ def test_a_callers_new_context_is_always_noted_and_an_old_one_never() -> None:
 
 
 def test_a_block_is_stale_when_its_terms_changed() -> None:
-    block = block_of("1", ends_at=100.0)
-    assert block.stale(TERMS, 99.0) is None
-    assert block.stale(TERMS, 100.0) == "fact_expired"
-    assert block.stale(Terms("header", None, "auto", None, 1), 0.0) == "facts_changed"
-    assert block.stale(Terms("other", None, "auto", None, 0), 0.0) == "system_prompt"
-    assert block.stale(Terms("header", None, "text", None, 0), 0.0) is None
+    block = block_of("1")
+    assert block.stale(TERMS) is None
+    assert block.stale(Terms("header", None, "auto", None, 1)) == "facts_changed"
+    assert block.stale(Terms("other", None, "auto", None, 0)) == "system_prompt"
+    assert block.stale(Terms("header", None, "text", None, 0)) is None
 
 
 def test_a_block_that_was_text_on_demand_is_chosen_anew_when_kv_may_serve() -> None:
     asked = block_of("1", terms=Terms("header", None, "text", None, 0))
     refused = block_of("1", terms=Terms("header", None, "auto", "prompt_logprobs", 0))
-    assert asked.stale(TERMS, 0.0) == refused.stale(TERMS, 0.0) == "mode"
-    assert asked.stale(asked.terms, 0.0) is None and refused.stale(refused.terms, 0.0) is None
+    assert asked.stale(TERMS) == refused.stale(TERMS) == "mode"
+    assert asked.stale(asked.terms) is None and refused.stale(refused.terms) is None
 
 
-def test_the_first_end_is_the_earliest() -> None:
-    assert first_end([None, 3.0, 2.0]) == 2.0 and first_end([None]) is None
+def test_facts_that_are_gone_or_over_or_match_no_more_may_not_stand_in_a_prompt() -> None:
+    here, there = replace(fact(1), metadata={"place": "here"}), replace(fact(2), expires_at=100.0)
+    where = parse_filter({"place": "here"})
+    assert unfit([here, there], None, 99.0) is None and unfit([here], where, 99.0) is None
+    assert unfit([here, there], None, 100.0) == "fact_expired"
+    assert unfit([here, None], None, 0.0) == unfit([here, there], where, 0.0) == "facts_changed"

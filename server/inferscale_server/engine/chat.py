@@ -188,20 +188,16 @@ class ChatDesk:
         assert ask.owner is not None and ask.session_id is not None, "checked by the caller"
         messages = self._messages(request)
         said = tuple(Said(str(message.get("role")), plain_text(message.get("content"))) for message in messages)
-        asked = SessionAsk(
-            ask.owner,
-            ask.session_id,
-            said,
-            ask.mode,
-            ask.k,
-            ask.min_score,
-            ask.context,
-            ask.where,
-            self._refusal(request, ask),
-        )
+        options = (ask.mode, ask.k, ask.min_score, ask.context, ask.where, self._refusal(request, ask))
+        asked = SessionAsk(ask.owner, ask.session_id, said, *options)
 
         async def frame_of(notes: Mapping[int, str]) -> Frame | None:
-            return await self._frame(self._noted(request, notes))
+            try:
+                return await self._frame(self._noted(request, notes))
+            except VLLMValidationError:
+                if not notes:
+                    raise
+                return None  # too long with what was noted
 
         try:
             served = await self._brain.session_recall.turn(asked, frame_of, lambda frame: self._room(request, frame))
@@ -209,8 +205,10 @@ class ChatDesk:
             return self._without_memory(request, ask, spoken, "no_room")
         if served.found.empty and served.plan is None:
             return self._without_memory(request, ask, spoken, "nothing_remembered", served.found)
-        if served.plan is None or served.told is None:
+        if served.plan is None:
             return self._in_messages(request, ask, spoken, served.found)
+        if served.told is None:
+            return self._without_memory(request, ask, spoken, "no_room", served.found)
         timings_ms = _timings(served.found, served.plan_ms, served.stage_ms)
         turn = self._turn(request, ask, spoken, served.plan, timings_ms)
         turn.shown, turn.session, turn.staged = served.shown, served.told, served.staged
@@ -378,7 +376,7 @@ class ChatDesk:
         if plan is not None and turn.flight.covered(plan.injected_tokens) < plan.injected_tokens:
             self._brain.salts.retire(plan.digest)
             if turn.session is not None and turn.ask.owner is not None and turn.ask.session_id is not None:
-                self._brain.sessions.of(turn.ask.owner, turn.ask.session_id).drop("kv_gone")
+                self._brain.sessions.forget_block(turn.ask.owner, turn.ask.session_id, plan.digest)
 
     # Saying what was done
 
