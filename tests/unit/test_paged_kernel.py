@@ -166,6 +166,30 @@ def test_a_kernel_that_rotates_otherwise_is_found_out(kernel: ModuleType, monkey
     assert slab.groups[0].paged is None and "off by" in slab.injector
 
 
+def _one_step_off(numbers: torch.Tensor) -> torch.Tensor:
+    return (numbers.view(torch.int16) + 1).view(torch.bfloat16)
+
+
+def _small_ones_lost(numbers: torch.Tensor) -> torch.Tensor:
+    return torch.where(numbers.abs() < 0.01, 0, numbers)
+
+
+@pytest.mark.parametrize("harm", [_one_step_off, _small_ones_lost])
+@pytest.mark.parametrize(("turns", "part"), [(None, "keys"), (None, "values"), (rotary(16), "values")])
+def test_a_kernel_that_changes_what_it_only_moves_is_found_out(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch, turns: FakeRotary | None, part: str, harm: Any
+) -> None:
+    real = kernel.inject_paged
+
+    def harmful(keys: torch.Tensor, values: torch.Tensor, *more: Any) -> None:
+        real(harm(keys) if part == "keys" else keys, harm(values) if part == "values" else values, *more)
+
+    monkeypatch.setattr(kernel, "inject_paged", harmful)
+    slab = slab_of(turns, torch.bfloat16)
+    slab.prove_kernel()
+    assert slab.groups[0].paged is None and "off by" in slab.injector
+
+
 def test_caches_of_unlike_layers_are_refused(kernel: ModuleType) -> None:
     one, other = torch.zeros(4, 16, 2, 8), torch.zeros(4, 8, 2, 8)
     with pytest.raises(ValueError, match="strides"):
