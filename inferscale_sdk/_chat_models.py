@@ -16,7 +16,10 @@ class InjectedFact(Wire):
 
 
 class MemoryUse(Wire):
-    """How memory served one answer. `mode` is kv, text or off; `reason` says why. Counts are tokens."""
+    """How memory served one answer. `mode` is kv, text or off; `reason` says why. Counts are tokens.
+
+    `footprint` is bytes of the user's KV per tier when the answer ended: device, host, disk.
+    """
 
     mode: str | None = None
     reason: str | None = None
@@ -24,11 +27,12 @@ class MemoryUse(Wire):
     injected_tokens: int = 0
     prefilled_tokens: int = 0
     kv_source: dict[str, int] = Field(default_factory=dict)
+    footprint: dict[str, int] = Field(default_factory=dict)
     timings_ms: dict[str, float] = Field(default_factory=dict)
     remember: str | None = None
     """Of a chat that asked for it: queued, queue_full, nothing (to remember) or unusable."""
 
-    @field_validator("kv_source", "timings_ms", mode="before")
+    @field_validator("kv_source", "footprint", "timings_ms", mode="before")
     @classmethod
     def _measured_only(cls, value: object) -> object:
         # A stage that did not run has no number.
@@ -134,6 +138,14 @@ class ChatResponse(Wire):
     def kv_source(self) -> dict[str, int]:
         """Tokens of memory per source: device, host, disk, text."""
         return self.inferscale.kv_source
+
+    @property
+    def footprint(self) -> dict[str, int]:
+        """Bytes of the user's KV per tier: device, host, disk, as `client.footprint` has them among its `bytes`.
+
+        Empty from a server that does not tell.
+        """
+        return self.inferscale.footprint
 
     @property
     def timings_ms(self) -> dict[str, float]:

@@ -162,18 +162,34 @@ class Brain:
         chunks = [chunk for reader in readers for chunk in self.catalog.of(reader)]
         copies = [] if self.host is None else [one for reader in readers for one in self.host.catalog.of(reader)]
         on_disk = {} if self.disk is None else self.disk.fact_tokens(owner)
-        rows = await asyncio.to_thread(_rows_of, chunks, copies, on_disk)
+        held = self.kv_bytes(owner)
+        tokens = await asyncio.to_thread(_tokens_with_kv, chunks, copies, on_disk)
         return Footprint(
             facts=self.memory.count(owner),
-            tokens=rows.tokens,
-            device_bytes=rows.device * self.support.bytes_per_row,
-            host_bytes=rows.host * self.support.cold_bytes_per_row,
-            disk_bytes=0 if self.disk is None else self.disk.bytes_of(owner),
+            tokens=sum(tokens.values()),
+            device_bytes=held["device"],
+            host_bytes=held["host"],
+            disk_bytes=held["disk"],
             facts_bytes=await self.memory.stored_bytes(owner),
             index_bytes=self.memory.index_bytes(owner),
             queued=0 if self.support.refusals else self.encoder.queued_of(owner),
-            encoded=rows.facts,
+            encoded=len(tokens),
         )
+
+    def kv_bytes(self, owner: Owner | None) -> dict[Tier, int]:
+        """Bytes of KV that an owner has in each tier, through all adapters; zeros for nobody.
+
+        Adds up totals that are kept, a few a tier: every answer tells it.
+        """
+        if owner is None:
+            return {"device": 0, "host": 0, "disk": 0}
+        readers, host = self.readers.of(owner.itself), self.host
+        copies = 0 if host is None else sum(map(host.catalog.row_count, readers))
+        return {
+            "device": sum(map(self.catalog.row_count, readers)) * self.support.bytes_per_row,
+            "host": copies * self.support.cold_bytes_per_row,
+            "disk": 0 if self.disk is None else self.disk.bytes_of(owner),
+        }
 
     def not_ready(self) -> str | None:
         """The default header is the first thing encoded; until then a chat would be served as text."""
@@ -277,20 +293,10 @@ class Brain:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Rows of one owner's chunks in each tier; the facts that have KV in any, and their tokens."""
+def _tokens_with_kv(chunks: Sequence[Chunk], copies: Sequence[Chunk], on_disk: Mapping[str, int]) -> dict[str, int]:
+    """Tokens of each fact that has KV in any tier, by its id; `on_disk` likewise.
 
-    device: int
-    host: int
-    facts: int
-    tokens: int
-
-
-def _rows_of(chunks: Sequence[Chunk], copies: Sequence[Chunk], on_disk: Mapping[str, int]) -> _Rows:
-    """`on_disk`: tokens by fact. Looks at each of them, which may be 100,000: not for the event loop."""
-    with_kv = dict(on_disk)
+    Looks at each of them, which may be 100,000: not for the event loop.
+    """
     ours = [one for one in (*copies, *chunks) if one.key.kind == "fact" and not one.key.owner.adapter]
-    with_kv |= {one.key.name: len(one.token_ids) for one in ours}
-    device, host = (sum(len(one.token_ids) for one in some) for some in (chunks, copies))
-    return _Rows(device, host, len(with_kv), sum(with_kv.values()))
+    return {**on_disk, **{one.key.name: len(one.token_ids) for one in ours}}

@@ -61,18 +61,23 @@ class Chunk:
 
 
 class _OfOwner(dict[ChunkKey, Chunk]):
-    """One owner's chunks. `facts`: ids of those that are facts'; how many they are is asked more often than which."""
+    """One owner's chunks. `facts`: ids of those that are facts'; how many they are is asked more often than which.
+    `rows`: of all chunks, which every answer tells."""
 
     def __init__(self) -> None:
         super().__init__()
         self.facts: set[str] = set()
+        self.rows = 0
 
     def __setitem__(self, key: ChunkKey, chunk: Chunk) -> None:
+        replaced = self.get(key)
+        self.rows += len(chunk.token_ids) - (0 if replaced is None else len(replaced.token_ids))
         super().__setitem__(key, chunk)
         if key.kind == "fact":
             self.facts.add(key.name)
 
     def __delitem__(self, key: ChunkKey) -> None:
+        self.rows -= len(self[key].token_ids)
         super().__delitem__(key)
         if key.kind == "fact":
             self.facts.remove(key.name)
@@ -253,6 +258,10 @@ class Catalog:
     def fact_count(self, owner: Owner, *, staged: bool = False) -> int:
         """How many of the owner's facts can be found, or are staged."""
         return len((self._staged if staged else self._of_owner).get(owner, _NONE).facts)
+
+    def row_count(self, owner: Owner) -> int:
+        """Rows of all the owner's chunks that can be found. A total that is kept: no chunk is looked at."""
+        return self._of_owner.get(owner, _NONE).rows
 
     def drop(self, key: ChunkKey) -> None:
         """The chunk can no longer be found; its rows are wiped when no request holds them, and then free."""

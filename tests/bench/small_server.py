@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -25,7 +26,8 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 @dataclass
 class SmallServer:
     """State and faults. `never_injects` serves kv as text; `kv_shift` is added to the logprobs of kv answers; `room`
-    facts have room for their KV until a user is deleted, and nothing makes room for others."""
+    facts have room for their KV until a user is deleted, and nothing makes room for others; `fails` says of the chats,
+    numbered from 1, which are refused, and of the adds with infer likewise."""
 
     url: str = ""
     refusals: list[str] = field(default_factory=list)
@@ -55,6 +57,8 @@ class SmallServer:
     tells_workers: bool = True
     warm: str = ""  # the one user whose KV is on the device; others' is on the disk
     has_disk: bool = True
+    fails: Callable[[int], bool] = lambda number: False
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def status(self) -> dict[str, Any]:
         """One more chunk is encoded each time that it is asked for."""
@@ -193,6 +197,9 @@ class _Handler(BaseHTTPRequestHandler):
         state, sent = self.server_state, json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path == "/v1/memories" and any(len(fact["text"]) > state.longest for fact in sent.get("facts", ())):
             self._refuse(400, "facts[0]: too long")
+            return
+        if (self.path.endswith("/chat/completions") or sent.get("infer")) and state.fails(next(state.numbers)):
+            self._refuse(400, "not this one")
             return
         if self.path == "/v1/memories":
             self._json(state.infer(sent) if sent.get("infer") else state.add(sent["user_id"], sent["facts"]))

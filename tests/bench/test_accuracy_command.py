@@ -172,8 +172,9 @@ def test_facts_that_the_server_refuses_fail_their_own_questions(
 
 
 def test_a_figure_that_is_no_number_is_null_in_the_file(tmp_path: Path) -> None:
-    write_json(tmp_path / "f.json", {"cells": ({"recovered": float("nan"), "kl": 0.5},)})
-    assert json.loads((tmp_path / "f.json").read_text()) == {"cells": [{"recovered": None, "kl": 0.5}]}
+    write_json(tmp_path / "f.json", {"cpu": "one"}, {"cells": ({"recovered": float("nan"), "kl": 0.5},)})
+    told = {"machine": {"cpu": "one"}, "cells": [{"recovered": None, "kl": 0.5}]}
+    assert json.loads((tmp_path / "f.json").read_text()) == told
 
 
 @pytest.mark.parametrize(

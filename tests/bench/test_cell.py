@@ -128,6 +128,12 @@ def test_injecting_the_same_facts_in_the_same_order_again_is_warm() -> None:
     assert cold([first, other, again]) == [first, other]
 
 
+def test_facts_that_the_warm_up_injected_are_warm() -> None:
+    again, other = sample(facts=("a", "b")), sample(facts=("b", "a"))
+    assert cold([again, other], [sample(facts=("a", "b"))]) == [other]
+    assert cold([again], [sample(mode="text", facts=("a", "b"))]) == [again]
+
+
 def test_text_does_not_warm_kv_and_no_memory_is_always_cold() -> None:
     samples = [sample(mode="text"), sample(mode="kv"), sample(mode="off", facts=()), sample(mode="off", facts=())]
     assert cold(samples) == samples

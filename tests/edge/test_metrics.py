@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -11,6 +14,9 @@ from starlette.responses import PlainTextResponse
 from inferscale_server.edge.guard import Guard
 from inferscale_server.edge.metrics import Metrics
 
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PACKAGES = {"inferscale_sdk", "inferscale_server"}
 ALLOWED_LABELS = {"mode", "reason", "hook", "result", "kind", "tier", "state"}
 
 
@@ -72,6 +78,19 @@ def test_every_series_has_the_products_prefix(registry: CollectorRegistry) -> No
     Metrics(registry)
     names = [line.split()[2] for line in generate_latest(registry).decode().splitlines() if line.startswith("# TYPE")]
     assert names and all(name.startswith("inferscale_") for name in names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_series_that_a_page_names_is_exposed_by_that_name(page: Path, registry: CollectorRegistry) -> None:
+    Metrics(registry)
+    series = {f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()}
+    named = set(re.findall(r"\binferscale_[a-z_]+", page.read_text("utf-8"))) - PACKAGES
+    assert named <= series
+
+
+def test_pages_name_series() -> None:
+    told = "".join(page.read_text("utf-8") for page in PAGES)
+    assert "`inferscale_stages_total{tier,result}`" in told and "`inferscale_sessions`" in told
 
 
 async def test_gauges_are_read_as_they_are_when_they_are_asked_for(registry: CollectorRegistry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
@@ -14,9 +15,10 @@ from inferscale_server.facts import FactStore
 from inferscale_server.index import ExactIndex
 from inferscale_server.memory import MemoryService
 from inferscale_server.sessions import Sessions
+from inferscale_server.tiers import HostTier
 from inferscale_server.types import FactDraft
 from tests.memory.fakes import FakeEmbedder
-from tests.unit.builders import ALICE
+from tests.unit.builders import ALICE, BOB, store
 from tests.unit.engines import HEADER, World, world
 
 FACTS, BYTES_PER_ROW = 12, 8
@@ -54,6 +56,13 @@ def of_tier(registry: CollectorRegistry, tier: str) -> tuple[float | None, float
     return tuple(registry.get_sample_value(f"inferscale_tier_{name}bytes", labels) for name in ("", "budget_"))  # type: ignore[return-value]
 
 
+def in_answers(brain: Brain) -> tuple[int, int, int]:
+    """What answers to Alice say of the tiers."""
+    told = brain.kv_bytes(ALICE)
+    assert list(told) == ["device", "host", "disk"] and not any(brain.kv_bytes(None).values())
+    return told["device"], told["host"], told["disk"]
+
+
 async def footprint(folder: Path, *new: str) -> tuple[Footprint, Footprint]:
     """Of Alice's memory at a start and once everything is encoded or loaded; the gauges tell the same."""
     store = FactStore(folder / "facts.sqlite3")
@@ -77,6 +86,7 @@ async def footprint(folder: Path, *new: str) -> tuple[Footprint, Footprint]:
     assert here.disk is not None
     assert tiers["device"] == (here.catalog.rows_used * BYTES_PER_ROW, here.catalog.rows * BYTES_PER_ROW)
     assert tiers["disk"] == (here.disk.shelf.bytes, here.disk.shelf.budget_bytes) and tiers["host"] == (0, 0)
+    assert in_answers(brain) == (warm.device_bytes, warm.host_bytes, warm.disk_bytes)
     assert warm.device_bytes <= tiers["device"][0] and 0 < warm.disk_bytes <= tiers["disk"][0]
     await memory.aclose()
     return cold, warm
@@ -102,6 +112,16 @@ async def test_the_bytes_of_facts_are_those_that_the_quota_counts(path: Path) ->
     await memory.aclose()
 
 
+async def test_copies_in_host_memory_count_by_what_a_cold_row_takes() -> None:
+    here = world()
+    brain = brain_of(here, cast(MemoryService, SimpleNamespace(embedder=None)), CollectorRegistry())
+    brain.support.cold_bytes_per_row = 3
+    brain.host = HostTier(here.catalog, 100, cast(Any, None))
+    store(brain.host.catalog, "a", 5)
+    store(brain.host.catalog, "b", 7, owner=BOB)
+    assert brain.kv_bytes(ALICE) == {"device": 0, "host": 3 * 5, "disk": 0}
+
+
 async def test_what_is_read_through_an_adapter_takes_room_and_counts_no_fact_twice(path: Path) -> None:
     memory = MemoryService(FactStore(path), ExactIndex(), FakeEmbedder(), (here := world()).news)
     await memory.start()
@@ -115,5 +135,7 @@ async def test_what_is_read_through_an_adapter_takes_room_and_counts_no_fact_twi
     await here.encoder.drain()
     after = await brain.footprint(ALICE)
     assert after.device_bytes == 2 * before.device_bytes > 0
+    assert in_answers(brain) == (after.device_bytes, 0, 0)
+    assert brain.kv_bytes(reader) == brain.kv_bytes(ALICE)
     assert (after.tokens, after.encoded, after.queued) == (before.tokens, FACTS, 0)
     await memory.aclose()

@@ -82,6 +82,7 @@ CHAT = {
         "injected_tokens": 9,
         "prefilled_tokens": 5,
         "kv_source": {"device": 9, "host": 0, "disk": 0, "text": 0},
+        "footprint": {"device": 900, "host": 0, "disk": 450},
         "timings_ms": {"embed": 1.5, "search": 0.1, "plan": 0.2, "stage": None, "ttft": 12.0},
     },
 }

@@ -158,6 +158,7 @@ def test_an_answer_tells_how_memory_served_it() -> None:
     )
     assert (answered.injected_tokens, answered.prefilled_tokens) == (9, 5)
     assert answered.kv_source["device"] == 9
+    assert answered.footprint == {"device": 900, "host": 0, "disk": 450}
     assert answered.timings_ms == {"embed": 1.5, "search": 0.1, "plan": 0.2, "ttft": 12.0}
     assert [(fact.id, fact.score) for fact in answered.facts] == [("f1", 0.8)]
     assert answered.usage is not None and answered.usage.total_tokens == 8
@@ -168,6 +169,7 @@ def test_an_answer_of_a_plain_openai_server_is_understood_too() -> None:
     plain = {key: value for key, value in CHAT.items() if key != "inferscale"}
     answered = script(answer(json=plain | {"brand_new": 1})).client().chat("alice", "hi")
     assert (answered.mode, answered.facts, answered.injected_tokens) == (None, (), 0)
+    assert answered.footprint == {}
     assert answered.model_extra == {"brand_new": 1}
 
 

@@ -197,6 +197,22 @@ def test_owners_do_not_see_each_other() -> None:
     assert catalog.of(ALICE) == () and catalog.get(others.key) == others
 
 
+def test_an_owners_rows_are_those_of_all_chunks_that_can_be_found() -> None:
+    catalog = Catalog(30, "f")
+    store(catalog, "a", 3)
+    store(catalog, "b", 4, kind="context")
+    store(catalog, "a", 7, owner=BOB)
+    staged = [catalog.reserve(ChunkKey("fact", ALICE, "a"), tuple(range(rows)), ()) for rows in (5, 6)]
+    for chunk in staged:
+        assert chunk is not None
+        catalog.stage(chunk)
+    assert (catalog.row_count(ALICE), catalog.row_count(BOB)) == (7, 7)
+    catalog.swap(ALICE)
+    assert catalog.row_count(ALICE) == 6
+    catalog.drop_where(ALICE, lambda chunk: True)
+    assert (catalog.row_count(ALICE), catalog.row_count(BOB)) == (0, 7)
+
+
 ORIGINAL = Ingredients(
     weights="model.safetensors:1:2",
     config={"rope_theta": 1e5, "hidden_size": 576},
@@ -273,6 +289,7 @@ def test_no_two_holders_ever_share_a_row(history: list[tuple[str, int]]) -> None
         held = {chunk.stamp: chunk for chunk in (*catalog.of(ALICE), *(chunk for chunk, _ in pins))}
         rows = [row for chunk in held.values() for row in rows_of(chunk.extents)] + rows_of(catalog.unwiped)
         assert len(rows) == len(set(rows)) == catalog.rows_used
+        assert catalog.row_count(ALICE) == sum(len(chunk.token_ids) for chunk in catalog.of(ALICE))
 
 
 def _store_if_it_fits(catalog: Catalog, key: ChunkKey, tokens: int) -> None:

@@ -150,6 +150,7 @@ def chat_desk(desk: Desk, models: Any = None) -> ChatDesk:
         fingerprint_with=lambda digest: digest,
         disk=None,
         support=SimpleNamespace(refusals=[]),
+        kv_bytes=lambda owner: {"device": 0 if owner is None else 7, "host": 0, "disk": 0},
     )
     door = SimpleNamespace(params=lambda command: {})
     models = models or SimpleNamespace(is_base_model=lambda name: True)
@@ -180,6 +181,16 @@ async def test_every_answer_names_all_stages_and_what_was_spent(
     told = chats._provenance(await chats._prepare(request, ask))
     assert told["reason"] == reason and set(told["timings_ms"]) == {"embed", "search", "plan", "stage", "ttft"}
     assert {stage for stage, ms in told["timings_ms"].items() if ms} == spent
+
+
+@pytest.mark.parametrize(
+    ("ask", "held"), [(ChatMemory(ALICE), 7), (ChatMemory(ALICE, mode="off"), 7), (ChatMemory(None), 0)]
+)
+async def test_every_answer_says_what_the_users_kv_takes(desk: Desk, ask: ChatMemory, held: int) -> None:
+    chats = chat_desk(desk)
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "what do the goats eat"}])
+    told = chats._provenance(await chats._prepare(request, ask))
+    assert told["footprint"] == {"device": held, "host": 0, "disk": 0}
 
 
 @pytest.mark.parametrize("session", [None, "s"])

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from inferscale_server.bench.probe import MODES, RIVAL
+from inferscale_server.bench.losses import Losses
+from inferscale_server.bench.probe import MODES, RIVAL, kind_of
 from inferscale_server.bench.sample import STAGES, Sample
 
 INJECTED_AT_LEAST = 0.99
@@ -47,6 +48,8 @@ class Cell:
     prefilled_tokens: int
     injected_share: float
     """Of all samples' memory tokens, how many came as KV; 0 where there is no memory."""
+    failed: int = 0
+    """Requests without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +81,16 @@ class Ratio:
         return f"{'at least' if self.at_least else 'at most'} {bound:g}"
 
 
-def cells(samples: Iterable[Sample]) -> list[Cell]:
+def cells(samples: Iterable[Sample], losses: Losses | None = None) -> list[Cell]:
     """One cell for each (number of facts, mode asked for), in the order of MODES, the rival last."""
     groups: dict[tuple[int, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault((sample.k, sample.mode), []).append(sample)
     order = sorted(groups, key=lambda key: (key[0], (*MODES, RIVAL).index(key[1])))
-    return [_cell(k, mode, groups[k, mode]) for k, mode in order]
+    return [_cell(k, mode, groups[k, mode], losses.count(kind_of(k, mode)) if losses else 0) for k, mode in order]
 
 
-def _cell(k: int, mode: str, samples: Sequence[Sample]) -> Cell:
+def _cell(k: int, mode: str, samples: Sequence[Sample], failed: int) -> Cell:
     def middle(of: Callable[[Sample], float]) -> float:
         return median(of(sample) for sample in samples)
 
@@ -105,6 +108,7 @@ def _cell(k: int, mode: str, samples: Sequence[Sample]) -> Cell:
         memory_tokens=round(middle(lambda sample: sample.memory_tokens)),
         prefilled_tokens=round(middle(lambda sample: sample.prefilled_tokens)),
         injected_share=1 - as_text / memory if memory else 0.0,
+        failed=failed,
     )
 
 

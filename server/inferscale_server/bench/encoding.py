@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 """Asking costs the server time, and a second core may not be there: rarely enough not to slow the encoding."""
+ONE_POLL_S = 0.05
+"""While a single fact is waited for, which takes a fraction of a second: what is not seen yet counts as encoding."""
 IDLE_ANSWERS = 3
 """So many times in a row nothing must be queued: the queue is empty for a moment between two owners' batches."""
 TIMEOUT_S = 1800.0
@@ -45,7 +47,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a conversation was taken in: storing (embedding included), then encoding in the background."""
+    """How a conversation was taken in: storing (embedding included), then encoding in the background.
+
+    `encode_s` runs from the end of storing until nothing waits for its KV. One by one it runs from the first add, since
+    each fact is encoded before the next is stored; `store_s` is then what the adds alone took, and part of it.
+    """
 
     facts: int
     tokens: int
@@ -91,32 +97,37 @@ def take_in(
 
     Raises Unavailable when nothing has come for TIMEOUT_S, and the SDK's errors.
     """
-    before = queue(client)
+    before, marks, store_s = queue(client), list[Mark](), 0.0
     start = time.monotonic()
     at_once = 1 if one_by_one else MAX_FACTS_PER_REQUEST
     for at in range(0, len(facts), at_once):
         tell(f"storing {at} of {len(facts)} facts")
+        asked = time.monotonic()
         client.memories.add(user, facts=[fact_input(fact) for fact in facts[at : at + at_once]])
+        store_s += time.monotonic() - asked
         if one_by_one:
-            _wait_idle(client)
-    stored = time.monotonic()
-    marks = wait_encoded(client, tell)
+            marks += _wait_idle(client, start)
+    marks += wait_encoded(client, tell, start if one_by_one else None)
     footprint, after = client.footprint(user), queue(client)
     return Encoding(
         facts=footprint.facts,
         tokens=footprint.tokens or 0,
-        store_s=stored - start,
+        store_s=store_s,
         encode_s=marks[-1].after_s,
         results=dict(after.results - before.results),
         computed=dict(after.tokens - before.tokens),
-        marks=marks,
+        marks=tuple(marks),
         encoded=footprint.encoded,
     )
 
 
-def _wait_idle(client: InferScaleClient) -> None:
-    if all(mark.pending for mark in watch(client)):
-        raise Unavailable(f"a fact was still waiting for its KV, and nothing had come for {TIMEOUT_S:.0f} s")
+def _wait_idle(client: InferScaleClient, start: float) -> Iterator[Mark]:
+    """What was seen until nothing was pending. Raises Unavailable."""
+    for mark in watch(client, start, ONE_POLL_S):
+        yield mark
+        if not mark.pending:
+            return
+    raise Unavailable(f"a fact was still waiting for its KV, and nothing had come for {TIMEOUT_S:.0f} s")
 
 
 def fact_input(fact: DatedFact) -> FactInput:
@@ -124,10 +135,13 @@ def fact_input(fact: DatedFact) -> FactInput:
     return {"text": fact.text, "speaker": fact.speaker, "timestamp": fact.said_at, "session_id": fact.session}
 
 
-def wait_encoded(client: InferScaleClient, tell: Report) -> tuple[Mark, ...]:
-    """Return when nothing waits for its KV; the last mark is the first at which that was so. Raises Unavailable."""
+def wait_encoded(client: InferScaleClient, tell: Report, start: float | None = None) -> tuple[Mark, ...]:
+    """Return when nothing waits for its KV; the last mark is the first at which that was so. Raises Unavailable.
+
+    Marks count from `start` (of time.monotonic), else from now.
+    """
     marks = []
-    for mark in watch(client):
+    for mark in watch(client, start):
         marks.append(mark)
         tell(f"encoding: {mark.stored - marks[0].stored} chunks in {mark.after_s:.0f} s")
         if settled(marks):
@@ -140,16 +154,20 @@ def settled(marks: Sequence[Mark]) -> bool:
     return len(marks) >= IDLE_ANSWERS and not any(mark.pending for mark in marks[-IDLE_ANSWERS:])
 
 
-def watch(client: InferScaleClient) -> Iterator[Mark]:
-    """What is queued or running now, and again every POLL_S until nothing has come for TIMEOUT_S."""
-    start = came = time.monotonic()
+def watch(client: InferScaleClient, start: float | None = None, poll_s: float | None = None) -> Iterator[Mark]:
+    """What is queued or running now, and again every `poll_s` (POLL_S) until nothing has come for TIMEOUT_S.
+
+    Marks count from `start` (of time.monotonic), else from now.
+    """
+    came = time.monotonic()
+    start = came if start is None else start
     done = None
     while (asked := time.monotonic()) - came < TIMEOUT_S:
         now = queue(client)
         if now.results.total() != done:
             done, came = now.results.total(), asked
         yield Mark(asked - start, now.pending, now.results["stored"])
-        time.sleep(POLL_S)
+        time.sleep(POLL_S if poll_s is None else poll_s)
 
 
 def queue(client: InferScaleClient) -> Queue:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,10 @@ from inferscale_server.bench.load_cell import (
     WHILE_ENCODING_MEDIAN_AT_MOST,
     WHILE_ENCODING_P99_AT_MOST,
     LoadCell,
-    load_cell,
+    load_cells,
 )
-from inferscale_server.bench.load_loop import Timed, open_loop
+from inferscale_server.bench.load_loop import UNDER_WAY_AT_MOST, Timed, open_loop
+from inferscale_server.bench.losses import WARM_UP, Losses
 from inferscale_server.bench.throughput import endless
 from inferscale_server.bench.ttft import new_user
 from inferscale_server.demo.server import Report
@@ -34,19 +36,23 @@ if TYPE_CHECKING:
 WRITES = frozenset({"llm", "mem0"})
 """Extractors that have the served model write."""
 TURNS_AT_MOST = 1_000_000
+TURNS = "turns"
+"""What the writers' adds are called among the losses."""
 ADD_TIMEOUT_S = 900.0
 """Turns wait for one another, and all of them for chats."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferRun:
-    """Chats on an idle server and beside turns that became facts. `outcomes` counts what those gave, by status."""
+    """Chats on an idle server and beside turns that became facts. `outcomes` counts what those gave, by status;
+    `failed_turns` were not answered at all."""
 
     cells: tuple[LoadCell, ...]
     ratios: tuple[Ratio, ...]
     turns: int
     outcomes: dict[str, int]
     complaints: tuple[str, ...]
+    failed_turns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +72,21 @@ def run_infer(client: InferScaleClient, conversation: Conversation, load: Load, 
     user = new_user()
     take_in(client, user, conversation.facts, tell)
     asked = endless([question.text for question in conversation.questions], 0)
-    chats = Chats(client, user, load, asked, conversation.facts)
-    warm_up(chats.traffic("auto"))
-    idle = answered(chats, tell, "beside nothing")
+    chats = Chats(client, user, load, asked, conversation.facts, losses := Losses(UNDER_WAY_AT_MOST + writers))
+    warm_up(chats.traffic("auto", WARM_UP))
+    idle = answered(chats, "idle", tell, "beside nothing")
     stop = Event()
     with ThreadPoolExecutor(writers) as pool:
         try:
-            taking = [pool.submit(add_turns, client, conversation.facts, stop) for _ in range(writers)]
-            busy = answered(chats, tell, f"while {writers} users add turns")
+            taking = [pool.submit(add_turns, client, conversation.facts, stop, losses) for _ in range(writers)]
+            busy = answered(chats, "infer", tell, f"while {writers} users add turns")
         finally:
             stop.set()
         tell("waiting for the turns under way")
+    taken = [one.result() for one in taking]
+    losses.check(TURNS)
     wait_encoded(client, tell)
-    return summary(idle, busy, [one.result() for one in taking])
+    return summary(idle, busy, taken, losses)
 
 
 def check_writes(client: InferScaleClient) -> None:
@@ -92,35 +100,42 @@ def check_writes(client: InferScaleClient) -> None:
         )
 
 
-def answered(chats: Chats, tell: Report, beside: str) -> list[Timed]:
+def answered(chats: Chats, name: str, tell: Report, beside: str) -> list[Timed]:
     """Chats for the load's seconds; they come at the same moments each time."""
     tell(f"{chats.load.rate_per_s:g} chats a second for {chats.load.seconds:g} s {beside}")
-    return open_loop(arrivals(chats.load.rate_per_s, chats.load.seconds), chats.traffic("auto"))
+    found = open_loop(arrivals(chats.load.rate_per_s, chats.load.seconds), chats.traffic("auto", name))
+    chats.losses.check(name)
+    return found
 
 
-def add_turns(client: InferScaleClient, facts: Sequence[DatedFact], stop: Event) -> Taken:
-    """One user's messages, each sent when the one before is stored, until told to stop."""
+def add_turns(client: InferScaleClient, facts: Sequence[DatedFact], stop: Event, losses: Losses) -> Taken:
+    """One user's messages, each sent when the one before is stored or has failed, until told to stop."""
     patient, user = client.with_options(timeout=ADD_TIMEOUT_S, max_retries=0), new_user()
     said: Iterator[DatedFact] = numbered(facts, TURNS_AT_MOST)
     turns, outcomes = 0, Counter[str]()
     while not stop.is_set():
         fact = next(said)
         message = {"role": "user", "content": fact.text, **({"name": fact.speaker} if fact.speaker else {})}
-        added = patient.memories.add(user, messages=[message], timestamp=fact.said_at, infer=True)
-        turns += 1
-        outcomes.update(outcome.status for outcome in added.results)
+        add = partial(patient.memories.add, user, messages=[message], timestamp=fact.said_at, infer=True)
+        if (added := losses.tried(TURNS, add)) is not None:
+            turns += 1
+            outcomes.update(outcome.status for outcome in added.results)
     return Taken(turns, outcomes)
 
 
-def summary(idle: Sequence[Timed], busy: Sequence[Timed], taken: Sequence[Taken]) -> InferRun:
-    """Cells, ratios and what makes the run void."""
-    cells = [load_cell(name, chats) for name, chats in (("idle", idle), ("infer", busy)) if chats]
+def summary(
+    idle: Sequence[Timed], busy: Sequence[Timed], taken: Sequence[Taken], losses: Losses | None = None
+) -> InferRun:
+    """Cells, ratios, and what makes the run void or was lost."""
+    losses = losses or Losses()
+    cells = load_cells({"idle": idle, "infer": busy}, losses)
     turns = sum(one.turns for one in taken)
     complaints = [*([] if len(cells) == 2 else ["no chat came: raise --seconds or --rate"])]
     complaints += [] if turns else ["no turn was added while chats were asked: raise --seconds"]
     ratios = infer_ratios(*cells) if len(cells) == 2 else ()
     outcomes = sum((one.outcomes for one in taken), Counter[str]())
-    return InferRun(tuple(cells), tuple(ratios), turns, dict(outcomes), tuple(complaints))
+    told = (*complaints, *losses.complaints)
+    return InferRun(tuple(cells), tuple(ratios), turns, dict(outcomes), told, losses.count(TURNS))
 
 
 def infer_ratios(idle: LoadCell, busy: LoadCell) -> tuple[Ratio, ...]:
@@ -135,6 +150,7 @@ def infer_ratios(idle: LoadCell, busy: LoadCell) -> tuple[Ratio, ...]:
 def infer_table(run: InferRun) -> Table:
     """What the turns became."""
     outcomes = ", ".join(f"{status} {count}" for status, count in sorted(run.outcomes.items()))
-    table = Table("turns", "facts by outcome", title="Turns added beside the chats")
-    table.add_row(str(run.turns), outcomes)
+    failed = (str(run.failed_turns),) if run.failed_turns else ()
+    table = Table("turns", "facts by outcome", *["failed" for _ in failed], title="Turns added beside the chats")
+    table.add_row(str(run.turns), outcomes, *failed)
     return table

@@ -9,13 +9,15 @@ that, so the same clock must tell the two guesses apart there. A switch that tur
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from inferscale_server.bench.auc import Auc, auc_of
 from inferscale_server.bench.encoding import wait_encoded
+from inferscale_server.bench.losses import WARM_UP, Losses
 from inferscale_server.bench.ttft import new_user
 from inferscale_server.demo.server import Report
 
@@ -53,6 +55,8 @@ class IsolationRun:
     guesses: tuple[Guess, ...]
     attacker: Auc
     control: Auc
+    failures: tuple[str, ...] = ()
+    """What of the trials failed; none of their guesses is counted."""
 
     @property
     def shared(self) -> int:
@@ -62,7 +66,7 @@ class IsolationRun:
     @property
     def complaints(self) -> list[str]:
         """What is wrong with the server, or with the measurement."""
-        found = []
+        found = [*self.failures]
         margin = max(AUC_MARGIN, 3 * self.attacker.error)
         if abs(self.attacker.value - 0.5) > margin:
             found.append(f"the time tells an attacker the right guess: AUC {self.attacker.value:.3f}")
@@ -74,9 +78,10 @@ class IsolationRun:
 
 
 def run_isolation(client: InferScaleClient, trials: int, tell: Report) -> IsolationRun:
-    """Store a fact for each of `trials` victims, then guess it. Removes what it stored. Raises the SDK's errors."""
+    """Store a fact for each of `trials` victims, then guess it. Removes what it stored. Raises the SDK's errors; of the
+    trials' own only when most of them fail."""
     attacker, facts = new_user(), [secret() for _ in range(trials + WARM_UP_TRIALS)]
-    victims = [new_user() for _ in facts]
+    victims, losses = [new_user() for _ in facts], Losses()
     try:
         tell(f"storing {len(facts)} victims' facts")
         for victim, fact in zip(victims, facts, strict=True):
@@ -85,22 +90,26 @@ def run_isolation(client: InferScaleClient, trials: int, tell: Report) -> Isolat
         found: list[Guess] = []
         for at, (victim, fact) in enumerate(zip(victims, facts, strict=True)):
             tell(f"trial {at + 1} of {len(facts)}")
-            guesses = list(trial(client, attacker, victim, fact, at))
-            found += guesses if at >= WARM_UP_TRIALS else []
+            counts = at >= WARM_UP_TRIALS
+            guesses = losses.tried("trials" if counts else WARM_UP, partial(trial, client, attacker, victim, fact, at))
+            found += guesses if guesses and counts else []
+        losses.check("trials")
     finally:
         tell("removing the victims' facts")
         for victim in victims:
             client.memories.delete_all(victim)
-    return summary(found)
+    return summary(found, losses.complaints)
 
 
-def trial(client: InferScaleClient, attacker: str, victim: str, fact: str, at: int) -> Iterator[Guess]:
+def trial(client: InferScaleClient, attacker: str, victim: str, fact: str, at: int) -> list[Guess]:
     """The victim's question, then a right and a wrong guess on each side; sides and guesses take turns."""
     client.chat(victim, QUESTION, memory={"mode": "text", "k": 1}, temperature=0, max_tokens=1)
+    guesses = []
     for side in SIDES if at % 2 else SIDES[::-1]:
         user = attacker if side == "attacker" else victim
         for right in (True, False) if (at // 2) % 2 else (False, True):
-            yield guess(client, user, side, fact if right else secret(), right)
+            guesses.append(guess(client, user, side, fact if right else secret(), right))
+    return guesses
 
 
 def guess(client: InferScaleClient, user: str, side: Side, fact: str, right: bool) -> Guess:
@@ -127,10 +136,10 @@ def secret() -> str:
     return " ".join(["Safe", *(secrets.token_hex(4) for _ in range(CODE_GROUPS))])
 
 
-def summary(guesses: Sequence[Guess]) -> IsolationRun:
-    """What the guesses, four a trial in the order they were made, say."""
+def summary(guesses: Sequence[Guess], failures: Sequence[str] = ()) -> IsolationRun:
+    """What the guesses, four a trial in the order they were made, say; `failures` is told beside it."""
     auc = {side: auc_of(times(guesses, side, right=True), times(guesses, side, right=False)) for side in SIDES}
-    return IsolationRun(tuple(guesses), auc["attacker"], auc["control"])
+    return IsolationRun(tuple(guesses), auc["attacker"], auc["control"], tuple(failures))
 
 
 def times(guesses: Sequence[Guess], side: Side, *, right: bool) -> list[float]:

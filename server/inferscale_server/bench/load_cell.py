@@ -9,6 +9,7 @@ from statistics import median
 
 from inferscale_server.bench.cell import Ratio, percentile
 from inferscale_server.bench.load_loop import Timed
+from inferscale_server.bench.losses import Losses
 
 WHILE_ENCODING_MEDIAN_AT_MOST = 1.2
 WHILE_ENCODING_P99_AT_MOST = 2.0
@@ -18,7 +19,10 @@ AUTO_OVER_BEST_AT_MOST = 1.1
 
 @dataclass(frozen=True, slots=True)
 class LoadCell:
-    """Chats of one load. Milliseconds; `served` counts the answers by mode."""
+    """Chats of one load that were answered. Milliseconds; `served` counts the answers by mode.
+
+    `failed` counts the others, and adds beside them that failed.
+    """
 
     load: str
     chats: int
@@ -27,10 +31,11 @@ class LoadCell:
     latency_ms: float
     latency_p99_ms: float
     served: dict[str, int]
+    failed: int = 0
 
 
-def load_cell(load: str, chats: Sequence[Timed]) -> LoadCell:
-    """Sum up one load."""
+def load_cell(load: str, chats: Sequence[Timed], failed: int = 0) -> LoadCell:
+    """Sum up one load; `failed` of its requests are not among the chats."""
     assert chats, f"no chat under {load}"
     first, whole = [chat.first_token_ms for chat in chats], [chat.latency_ms for chat in chats]
     return LoadCell(
@@ -41,12 +46,13 @@ def load_cell(load: str, chats: Sequence[Timed]) -> LoadCell:
         latency_ms=median(whole),
         latency_p99_ms=percentile(whole, 0.99),
         served=dict(Counter(chat.reply.served for chat in chats)),
+        failed=failed,
     )
 
 
-def load_cells(answered: Mapping[str, Sequence[Timed]]) -> list[LoadCell]:
-    """Sum up each load that has chats."""
-    return [load_cell(name, chats) for name, chats in answered.items() if chats]
+def load_cells(answered: Mapping[str, Sequence[Timed]], losses: Losses | None = None) -> list[LoadCell]:
+    """Sum up each load that has chats, with what was lost under its name."""
+    return [load_cell(name, chats, losses.count(name) if losses else 0) for name, chats in answered.items() if chats]
 
 
 def empty_loads(answered: Mapping[str, Sequence[Timed]]) -> list[str]:

@@ -40,11 +40,11 @@ def plot_ttft(cells: Sequence[Cell], file: Path) -> None:
 
 
 def plot_encoding(marks: Sequence[Mark], file: Path) -> None:
-    """Chunks encoded, over the time since the facts were stored."""
+    """Chunks encoded, over the time that counts as encoding."""
 
     def draw(axes: Axes) -> None:
         axes.plot([mark.after_s for mark in marks], [mark.stored - marks[0].stored for mark in marks])
-        axes.set(xlabel="seconds since the facts were stored", ylabel="chunks encoded", ylim=(0, None))
+        axes.set(xlabel="seconds of encoding", ylabel="chunks encoded", ylim=(0, None))
 
     _save(draw, file)
 

@@ -34,6 +34,16 @@ class Probe:
     mode: str
     question: str
 
+    @property
+    def kind(self) -> str:
+        """What it is one of, in words."""
+        return kind_of(self.k, self.mode)
+
+
+def kind_of(k: int, mode: str) -> str:
+    """Probes of one number of facts and one mode, in words."""
+    return f"{mode} with k = {k}"
+
 
 def plan_probes(questions: Sequence[str], fact_counts: Sequence[int], rounds: int, rival: bool = False) -> list[Probe]:
     """Every (number of facts, mode) once a round. Takes `questions_needed` of the questions, in order."""

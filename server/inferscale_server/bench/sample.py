@@ -37,13 +37,13 @@ class Sample:
         return self.ttft_ms - sum(self.stages_ms.values())
 
 
-def cold(samples: Iterable[Sample]) -> list[Sample]:
+def cold(samples: Iterable[Sample], warm_up: Iterable[Sample] = ()) -> list[Sample]:
     """The samples, in the order they were taken, whose memory cannot have come out of vLLM's prefix cache.
 
     As text, a hit shows in fewer tokens computed than the memory has. Injected blocks are shared only by requests that
-    inject the very same facts in the same order.
+    inject the very same facts in the same order; those of the `warm_up`, which came before, lie there too.
     """
-    seen: set[tuple[str, ...]] = set()
+    seen = {sample.facts for sample in warm_up if sample.served == "kv"}
     kept = []
     for sample in samples:
         warm = sample.prefilled_tokens < sample.memory_tokens if sample.served == "text" else sample.facts in seen

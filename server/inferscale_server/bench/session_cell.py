@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from inferscale_server.bench.cell import Ratio, percentile
+from inferscale_server.bench.losses import Losses
 
 FLOOR, TEXT, KV_SESSION = "off", "text", "kv, session"
 SESSION_OVER_TEXT_AT_MOST = 1.0
@@ -45,13 +46,17 @@ class SessionCell:
 
 @dataclass(frozen=True, slots=True)
 class SessionTotal:
-    """Whole conversations with one kind of memory: medians of their sums, and the last percentile of all turns."""
+    """Whole conversations with one kind of memory: medians of their sums, and the last percentile of all turns.
+
+    `failed` conversations are not among them.
+    """
 
     memory: str
     conversations: int
     first_token_ms: float
     prefilled_tokens: float
     turn_p99_ms: float
+    failed: int = 0
 
 
 def session_cells(turns: Sequence[TalkTurn], memories: Sequence[str]) -> list[SessionCell]:
@@ -71,12 +76,17 @@ def _cell(memory: str, number: int, turns: Sequence[TalkTurn]) -> SessionCell:
     )
 
 
-def session_totals(turns: Sequence[TalkTurn], memories: Sequence[str]) -> list[SessionTotal]:
-    """One for each kind of memory."""
-    return [_total(memory, [turn for turn in turns if turn.memory == memory]) for memory in memories]
+def session_totals(
+    turns: Sequence[TalkTurn], memories: Sequence[str], losses: Losses | None = None
+) -> list[SessionTotal]:
+    """One for each kind of memory, with what was lost."""
+    return [
+        _total(memory, [turn for turn in turns if turn.memory == memory], losses.count(memory) if losses else 0)
+        for memory in memories
+    ]
 
 
-def _total(memory: str, turns: Sequence[TalkTurn]) -> SessionTotal:
+def _total(memory: str, turns: Sequence[TalkTurn], failed: int) -> SessionTotal:
     talks = [[turn for turn in turns if turn.conversation == talk] for talk in {turn.conversation for turn in turns}]
     return SessionTotal(
         memory=memory,
@@ -84,6 +94,7 @@ def _total(memory: str, turns: Sequence[TalkTurn]) -> SessionTotal:
         first_token_ms=median(sum(turn.first_token_ms for turn in talk) for talk in talks),
         prefilled_tokens=median(sum(turn.prefilled_tokens for turn in talk) for talk in talks),
         turn_p99_ms=percentile([turn.first_token_ms for turn in turns], 0.99),
+        failed=failed,
     )
 
 

@@ -11,6 +11,7 @@ from inferscale_server.bench.cell import Ratio
 from inferscale_server.bench.comparator import Prompted, streamed_reply
 from inferscale_server.bench.conversation import Conversation
 from inferscale_server.bench.encoding import take_in
+from inferscale_server.bench.losses import WARM_UP, Losses
 from inferscale_server.bench.probe import different_questions
 from inferscale_server.bench.session_cell import (
     FLOOR,
@@ -104,6 +105,12 @@ class Talker:
     client: InferScaleClient
     users: Mapping[str, str]
     talks: Talks
+    losses: Losses = field(default_factory=Losses)
+
+    def whole_talk(self, kind: Kind, questions: Sequence[str], conversation: int, name: str) -> list[TalkTurn]:
+        """The turns of one conversation; none when one of them failed, which is counted by this name: what follows a
+        turn without an answer is another conversation than the other kinds have."""
+        return self.losses.tried(name, lambda: list(self.talk(kind, questions, conversation))) or []
 
     def talk(self, kind: Kind, questions: Sequence[str], conversation: int) -> Iterator[TalkTurn]:
         """Ask these questions, one after another."""
@@ -132,7 +139,10 @@ def questions_of(talks: Talks) -> int:
 
 
 def run_sessions(client: InferScaleClient, conversation: Conversation, talks: Talks, tell: Report) -> SessionsRun:
-    """Load the conversation's facts for a user of each kind, then talk. Raises the SDK's errors, ConfigError."""
+    """Load the conversation's facts for a user of each kind, then talk. Raises the SDK's errors, ConfigError.
+
+    Whole conversations count, with each kind of memory those of which no turn failed.
+    """
     questions = different_questions([question.text for question in conversation.questions], questions_of(talks))
     users = {kind.name: new_user() for kind in KINDS}
     for kind in KINDS:
@@ -141,8 +151,11 @@ def run_sessions(client: InferScaleClient, conversation: Conversation, talks: Ta
     talker = Talker(client, users, talks)
     for kind in KINDS:
         tell(f"warming up: {kind.name}")
-        list(talker.talk(kind, questions[-WARM_UP_TURNS:], -1))
-    return summary(talks, list(_all_turns(talker, questions, tell)))
+        talker.whole_talk(kind, questions[-WARM_UP_TURNS:], -1, WARM_UP)
+    turns = list(_all_turns(talker, questions, tell))
+    for kind in KINDS:
+        talker.losses.check(kind.name)
+    return summary(talks, turns, talker.losses)
 
 
 def _all_turns(talker: Talker, questions: Sequence[str], tell: Report) -> Iterator[TalkTurn]:
@@ -152,18 +165,18 @@ def _all_turns(talker: Talker, questions: Sequence[str], tell: Report) -> Iterat
         asked = questions[at * talks.turns : (at + 1) * talks.turns]
         for kind in (*KINDS[at % len(KINDS) :], *KINDS[: at % len(KINDS)]):
             tell(f"conversation {at + 1} of {talks.conversations}: {kind.name}")
-            yield from talker.talk(kind, asked, at)
+            yield from talker.whole_talk(kind, asked, at, kind.name)
 
 
-def summary(talks: Talks, turns: Sequence[TalkTurn]) -> SessionsRun:
+def summary(talks: Talks, turns: Sequence[TalkTurn], losses: Losses) -> SessionsRun:
     """Cells, totals, ratios and complaints of the turns."""
     names = [kind.name for kind in KINDS]
-    totals = session_totals(turns, names)
+    totals = session_totals(turns, names, losses)
     return SessionsRun(
         talks,
         tuple(turns),
         tuple(session_cells(turns, names)),
         tuple(totals),
         tuple(session_ratios(totals)),
-        tuple(session_complaints(turns)),
+        (*session_complaints(turns), *losses.complaints),
     )

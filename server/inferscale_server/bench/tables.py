@@ -13,6 +13,7 @@ from inferscale_server.bench.agreement import LOGPROB_BELOW, Agreement
 from inferscale_server.bench.cell import Cell, Ratio
 from inferscale_server.bench.encoding import Encoding
 from inferscale_server.bench.isolation import AUC_MARGIN, CONTROL_ABOVE, SIDES, IsolationRun, times
+from inferscale_server.bench.lost_column import lost_column
 from inferscale_server.bench.overhead import Overhead
 from inferscale_server.bench.sample import STAGES
 from inferscale_server.bench.session_cell import SessionCell, SessionTotal
@@ -39,12 +40,14 @@ def encoding_table(encoding: Encoding) -> Table:
 def ttft_table(cells: Iterable[Cell]) -> Table:
     """Time to first token per number of facts and mode; `tokens` are the memory's, `computed` the whole prompt's."""
     heads = ("facts", "memory", "median ms", "p90 ms", "p99 ms", "answers", "tokens", "computed", "injected")
-    table = Table(*heads, title="Time to first token, over HTTP")
-    for cell in cells:
+    cells = list(cells)
+    lost = lost_column([cell.failed for cell in cells])
+    table = Table(*heads, *lost.head, title="Time to first token, over HTTP")
+    for cell, failed in zip(cells, lost.rows, strict=True):
         injected = f"{cell.injected_share:.1%}" if cell.mode == "kv" else ""
         counts = (str(cell.samples), str(cell.memory_tokens), str(cell.prefilled_tokens), injected)
         times = (cell.ttft_ms, cell.ttft_p90_ms, cell.ttft_p99_ms)
-        table.add_row(str(cell.k), cell.mode, *(f"{ms:.0f}" for ms in times), *counts)
+        table.add_row(str(cell.k), cell.mode, *(f"{ms:.0f}" for ms in times), *counts, *failed)
     return table
 
 
@@ -122,7 +125,7 @@ def isolation_table(run: IsolationRun) -> Table:
 
 def sessions_table(cells: Sequence[SessionCell], totals: Sequence[SessionTotal]) -> Table:
     """A row a turn, two columns a kind of memory: time to first token and prompt tokens computed; then the sums,
-    and the 99th percentile of all turns."""
+    the 99th percentile of all turns, and the conversations that failed if any did."""
     heads = [head for total in totals for head in (f"{total.memory}: ms", "computed")]
     talks = totals[0].conversations if totals else 0
     table = Table("turn", *heads, title=f"Time to first token over the turns of a conversation, medians of {talks}")
@@ -134,6 +137,8 @@ def sessions_table(cells: Sequence[SessionCell], totals: Sequence[SessionTotal])
     table.add_section()
     table.add_row("all", *(shown for total in totals for shown in _turn_figures(total)))
     table.add_row("p99", *(shown for total in totals for shown in (f"{total.turn_p99_ms:.0f}", "")))
+    if any(total.failed for total in totals):
+        table.add_row("failed", *(shown for total in totals for shown in (str(total.failed), "")))
     return table
 
 
@@ -141,11 +146,12 @@ def tiers_table(cells: Sequence[TierCell], tier: str, cold_cost_ms: float | None
     """A row a kind of answer; the last columns are prompt tokens by where their KV lay."""
     heads = ("memory", "answers", "median ms", "p99 ms", "stage ms", *(f"{source}: tokens" for source in SOURCES))
     cost = "" if cold_cost_ms is None else f"A cold answer takes {cold_cost_ms:.0f} ms longer than a warm one."
-    table = Table(*heads, title=f"Time to first token with memory on {tier}", caption=cost)
-    for cell in cells:
+    lost = lost_column([cell.failed for cell in cells])
+    table = Table(*heads, *lost.head, title=f"Time to first token with memory on {tier}", caption=cost)
+    for cell, failed in zip(cells, lost.rows, strict=True):
         times = (f"{cell.ttft_ms:.0f}", f"{cell.ttft_p99_ms:.0f}", f"{cell.stage_ms:.1f}")
         tokens = (f"{cell.tokens[source]:.0f}" for source in SOURCES)
-        table.add_row(cell.answer, str(cell.answers), *times, *tokens)
+        table.add_row(cell.answer, str(cell.answers), *times, *tokens, *failed)
     return table
 
 

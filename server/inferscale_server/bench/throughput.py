@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, product
 from typing import TYPE_CHECKING
 
 from inferscale_server.bench.cell import Ratio
 from inferscale_server.bench.comparator import Comparator, Reply, whole_reply
 from inferscale_server.bench.encoding import Encoding
+from inferscale_server.bench.losses import WARM_UP, Losses
 from inferscale_server.bench.probe import OPENINGS
 from inferscale_server.bench.throughput_cell import (
     Setting,
@@ -58,33 +60,46 @@ class ThroughputRun:
 
 
 def run_throughput(
-    client: InferScaleClient, systems: Sequence[Comparator], questions: Sequence[str], grid: Grid, tell: Report
+    client: InferScaleClient,
+    systems: Sequence[Comparator],
+    questions: Sequence[str],
+    grid: Grid,
+    tell: Report,
+    losses: Losses,
 ) -> list[ThroughputCell]:
-    """Every system in every setting. Raises the SDK's errors."""
+    """Every system in every setting; what fails is counted by cell. Raises the SDK's errors when most do."""
     asked = [endless(questions, at) for at in range(len(systems))]
     cells = []
     for setting in grid.settings():
         for system, following in zip(systems, asked, strict=True):
             tell(f"{system.name}: k = {setting.k}, {setting.concurrency} at once, {setting.tokens} tokens")
-            cells.append(run_loop(client, system, following, setting, grid.rounds))
+            cells.append(run_loop(client, system, following, setting, grid.rounds, losses))
     return cells
 
 
 def run_loop(
-    client: InferScaleClient, system: Comparator, questions: Iterator[str], setting: Setting, rounds: int
+    client: InferScaleClient,
+    system: Comparator,
+    questions: Iterator[str],
+    setting: Setting,
+    rounds: int,
+    losses: Losses,
 ) -> ThroughputCell:
-    """One system in one setting, warmed up."""
+    """One system in one setting, warmed up. A thread whose question failed goes on with its next."""
 
-    def ask(question: str) -> Reply:
-        return whole_reply(client, system, question, setting.k, setting.tokens)
+    def ask(name: str, question: str) -> Reply | None:
+        return losses.tried(name, lambda: whole_reply(client, system, question, setting.k, setting.tokens))
 
+    name = setting.named(system.name)
     chosen = [next(questions) for _ in range(setting.concurrency * rounds)]
     with ThreadPoolExecutor(setting.concurrency) as pool:
-        list(pool.map(ask, [next(questions) for _ in range(WARM_UP_ANSWERS)]))
+        list(pool.map(partial(ask, WARM_UP), [next(questions) for _ in range(WARM_UP_ANSWERS)]))
         start = time.perf_counter()
-        replies = list(pool.map(ask, chosen))
+        replies = list(pool.map(partial(ask, name), chosen))
         wall_s = time.perf_counter() - start
-    return throughput_cell(system.name, setting, replies, wall_s)
+    losses.check(name)
+    answered = [reply for reply in replies if reply is not None]
+    return throughput_cell(system.name, setting, answered, wall_s, losses.count(name))
 
 
 def endless(questions: Sequence[str], system: int) -> Iterator[str]:
@@ -99,6 +114,7 @@ def endless(questions: Sequence[str], system: int) -> Iterator[str]:
             yield f"{opening}{question}" + (f" ({turn})" if turn else "")
 
 
-def summary(encoding: Encoding, cells: Sequence[ThroughputCell]) -> ThroughputRun:
+def summary(encoding: Encoding, cells: Sequence[ThroughputCell], losses: Losses) -> ThroughputRun:
     """Cells with their ratios and complaints."""
-    return ThroughputRun(encoding, tuple(cells), tuple(throughput_ratios(cells)), tuple(throughput_complaints(cells)))
+    complaints = (*throughput_complaints(cells), *losses.complaints)
+    return ThroughputRun(encoding, tuple(cells), tuple(throughput_ratios(cells)), complaints)

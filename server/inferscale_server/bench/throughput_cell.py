@@ -26,6 +26,10 @@ class Setting:
     concurrency: int
     tokens: int
 
+    def named(self, system: str) -> str:
+        """A system in this setting, in words."""
+        return f"{system} with k = {self.k}, {self.concurrency} at once, {self.tokens} tokens"
+
 
 @dataclass(frozen=True, slots=True)
 class ThroughputCell:
@@ -45,6 +49,8 @@ class ThroughputCell:
     """Of the memory tokens in the prompts that the server made, how many came as KV; 0 where there were none."""
     otherwise: int
     """Answers in another mode than asked for."""
+    failed: int = 0
+    """Requests without an answer: their time is in `wall_s`, nothing else of them."""
 
     @property
     def setting(self) -> Setting:
@@ -57,8 +63,10 @@ class ThroughputCell:
         return self.answers / self.wall_s
 
 
-def throughput_cell(system: str, setting: Setting, replies: Sequence[Reply], wall_s: float) -> ThroughputCell:
-    """Sum up one loop."""
+def throughput_cell(
+    system: str, setting: Setting, replies: Sequence[Reply], wall_s: float, failed: int = 0
+) -> ThroughputCell:
+    """Sum up one loop; `failed` of its requests are not among the replies."""
     assert replies, f"{system} gave no answer"
     latencies = [reply.latency_ms for reply in replies]
     memory = sum(reply.memory_tokens for reply in replies)
@@ -75,6 +83,7 @@ def throughput_cell(system: str, setting: Setting, replies: Sequence[Reply], wal
         injected_tokens=mean(reply.injected_tokens for reply in replies),
         injected_share=1 - sum(reply.memory_as_text for reply in replies) / memory if memory else 0.0,
         otherwise=sum(reply.served != reply.asked for reply in replies),
+        failed=failed,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from inferscale_server.bench.cell import Ratio, percentile
+from inferscale_server.bench.losses import Losses
 from inferscale_server.bench.sample import Sample
 
 OFF, TEXT, COLD, WARM = "off", "text", "cold", "warm"
@@ -18,7 +19,10 @@ COLD_OVER_TEXT_AT_MOST = 1.2
 
 @dataclass(frozen=True, slots=True)
 class TierCell:
-    """One kind of answer. Milliseconds from asking to the first token; `tokens` by where their KV lay, means."""
+    """One kind of answer. Milliseconds from asking to the first token; `tokens` by where their KV lay, means.
+
+    `failed` requests had no answer.
+    """
 
     answer: str
     answers: int
@@ -26,14 +30,19 @@ class TierCell:
     ttft_p99_ms: float
     stage_ms: float
     tokens: Mapping[str, float]
+    failed: int = 0
 
 
-def tier_cells(samples: Mapping[str, Sequence[Sample]]) -> list[TierCell]:
-    """One for each of ANSWERS that was given."""
-    return [_cell(answer, samples[answer]) for answer in ANSWERS if samples.get(answer)]
+def tier_cells(samples: Mapping[str, Sequence[Sample]], losses: Losses | None = None) -> list[TierCell]:
+    """One for each of ANSWERS that was given, with what was lost."""
+    return [
+        _cell(answer, samples[answer], losses.count(answer) if losses else 0)
+        for answer in ANSWERS
+        if samples.get(answer)
+    ]
 
 
-def _cell(answer: str, samples: Sequence[Sample]) -> TierCell:
+def _cell(answer: str, samples: Sequence[Sample], failed: int) -> TierCell:
     waits = [sample.ttft_ms for sample in samples]
     return TierCell(
         answer=answer,
@@ -42,6 +51,7 @@ def _cell(answer: str, samples: Sequence[Sample]) -> TierCell:
         ttft_p99_ms=percentile(waits, 0.99),
         stage_ms=median(sample.stages_ms.get("stage", 0.0) for sample in samples),
         tokens={source: mean(sample.kv_source.get(source, 0) for sample in samples) for source in SOURCES},
+        failed=failed,
     )
 
 

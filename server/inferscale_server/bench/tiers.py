@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from inferscale_server.bench.cell import Ratio
 from inferscale_server.bench.comparator import ServerMemory
 from inferscale_server.bench.conversation import Conversation
 from inferscale_server.bench.encoding import POLL_S, TIMEOUT_S, take_in, wait_encoded
+from inferscale_server.bench.losses import WARM_UP, Losses
 from inferscale_server.bench.probe import Probe, different_questions
 from inferscale_server.bench.sample import Sample
 from inferscale_server.bench.tier_cell import (
+    ANSWERS,
     COLD,
     OFF,
     TEXT,
@@ -69,38 +72,49 @@ def questions_of(trial: Trial) -> int:
 
 
 def run_tiers(client: InferScaleClient, conversation: Conversation, trial: Trial, tell: Report) -> TiersRun:
-    """Load the conversation for every user, then ask each whose memory is cold. Raises the SDK's errors, ConfigError,
-    Unavailable when the server has no such tier."""
+    """Load the conversation for every user, then ask each whose memory is cold.
+
+    Raises ConfigError, Unavailable when the server has no such tier, and the SDK's errors when most answers of one kind
+    fail; a few are counted.
+    """
     check_tier(client, trial.tier)
     questions = different_questions([one.text for one in conversation.questions], questions_of(trial))
     warm_up, *users = (new_user() for _ in range(trial.users + 1))
-    asked = iter(questions)
+    asked, losses = iter(questions), Losses()
     for user in (warm_up, *users):
         take_in(client, user, conversation.facts, tell)
-        take_sample(client, ServerMemory(user, "kv"), Probe(trial.k, "kv", next(asked)))
+        first = Probe(trial.k, "kv", next(asked))
+        losses.tried(WARM_UP, partial(take_sample, client, ServerMemory(user, "kv"), first))
         wait_encoded(client, tell)
     wait_copied(client, trial.tier, tell)
     samples: defaultdict[str, list[Sample]] = defaultdict(list)
-    for answer, sample in ask_user(client, warm_up, trial.k, asked, tell):
-        tell(f"warming up: {answer} took {sample.ttft_ms:.0f} ms")
+    for answer, take in answers_of(client, warm_up, trial.k, asked, tell):
+        if (sample := losses.tried(WARM_UP, take)) is not None:
+            tell(f"warming up: {answer} took {sample.ttft_ms:.0f} ms")
     for at, user in enumerate(users, 1):
         if not is_cold(client, user, trial.tier):
             continue
         tell(f"asking user {at} of {trial.users}")
-        for answer, sample in ask_user(client, user, trial.k, asked, tell):
-            samples[answer].append(sample)
-    return summary(trial, samples)
+        for answer, take in answers_of(client, user, trial.k, asked, tell):
+            if (sample := losses.tried(answer, take)) is not None:
+                samples[answer].append(sample)
+    for answer in ANSWERS:
+        losses.check(answer)
+    return summary(trial, samples, losses)
 
 
-def ask_user(
+def answers_of(
     client: InferScaleClient, user: str, k: int, questions: Iterator[str], tell: Report
-) -> Iterator[tuple[str, Sample]]:
-    """One user's answers, by what they are called: as text, without memory, cold, and warm when all was brought up."""
+) -> Iterator[tuple[str, Callable[[], Sample]]]:
+    """One user's answers, by what they are called: as text, without memory, cold, and warm when all was brought up.
+
+    Each is to be taken before the next is asked for.
+    """
     as_text, as_kv, again = next(questions), next(questions), next(questions)
     for answer, mode, question in ((TEXT, "text", as_text), (OFF, "off", as_kv), (COLD, "kv", as_kv)):
-        yield answer, take_sample(client, ServerMemory(user, mode), Probe(k, mode, question))
+        yield answer, partial(take_sample, client, ServerMemory(user, mode), Probe(k, mode, question))
     wait_encoded(client, tell)
-    yield WARM, take_sample(client, ServerMemory(user, "kv"), Probe(k, "kv", again))
+    yield WARM, partial(take_sample, client, ServerMemory(user, "kv"), Probe(k, "kv", again))
 
 
 def check_tier(client: InferScaleClient, tier: ColdTier) -> None:
@@ -128,14 +142,14 @@ def is_cold(client: InferScaleClient, user: str, tier: ColdTier) -> bool:
     return not held.get("device") and bool(held.get(tier))
 
 
-def summary(trial: Trial, samples: dict[str, list[Sample]]) -> TiersRun:
+def summary(trial: Trial, samples: dict[str, list[Sample]], losses: Losses) -> TiersRun:
     """Cells, ratios and complaints of the samples, by what answers are called."""
-    cells: Sequence[TierCell] = tier_cells(samples)
+    cells: Sequence[TierCell] = tier_cells(samples, losses)
     return TiersRun(
         trial,
         tuple(cells),
         tuple(tier_ratios(cells, trial.tier)),
         cold_cost_ms(cells),
-        tuple(tier_complaints(samples, trial.tier, trial.users)),
+        (*tier_complaints(samples, trial.tier, trial.users), *losses.complaints),
         dict(samples),
     )

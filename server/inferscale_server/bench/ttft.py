@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from inferscale_server.bench.cell import Cell, Ratio, cells, complaints, ratios
@@ -13,6 +14,7 @@ from inferscale_server.bench.comparator import Comparator, ServerMemory
 from inferscale_server.bench.conversation import Conversation
 from inferscale_server.bench.encoding import Encoding, take_in
 from inferscale_server.bench.injection_clock import injection_ms
+from inferscale_server.bench.losses import WARM_UP, Losses
 from inferscale_server.bench.overhead import INJECTED_TOKENS, Overhead, overheads
 from inferscale_server.bench.probe import (
     RIVAL,
@@ -55,7 +57,8 @@ def run_ttft(
     rival: Comparator | None = None,
     injections: bool = False,
 ) -> TtftRun:
-    """Load the conversation for a user of its own, then time every probe. Raises the SDK's errors, ConfigError.
+    """Load the conversation for a user of its own, then time every probe. Raises ConfigError, and the SDK's errors when
+    most probes of one kind fail; a few are counted.
 
     A rival holds the conversation already; its probes are timed from its own search on. `injections`: also have the
     workers' clocks timed, which takes most of a minute.
@@ -63,17 +66,28 @@ def run_ttft(
     warm_up, counted = plan(conversation, rounds, rival is not None)
     user = new_user()
     encoding = take_in(client, user, conversation.facts, tell)
-    for probe in warm_up:
-        tell(f"warming up: {probe.mode} with k = {probe.k}")
-        take_sample(client, asked_system(probe, user, rival), probe)
-    samples = []
-    for at, probe in enumerate(counted, 1):
-        tell(f"timing answer {at} of {len(counted)}: {probe.mode} with k = {probe.k}")
-        samples.append(take_sample(client, asked_system(probe, user, rival), probe))
-    return summary(encoding, samples, timed_injection(client, user, counted, tell) if injections else None)
+    losses = Losses()
+
+    def taken(probes: Sequence[Probe], doing: str, kind: Callable[[Probe], str]) -> list[Sample]:
+        samples = []
+        for at, probe in enumerate(probes, 1):
+            tell(f"{doing} {at} of {len(probes)}: {probe.kind}")
+            take = partial(take_sample, client, asked_system(probe, user, rival), probe)
+            if (sample := losses.tried(kind(probe), take)) is not None:
+                samples.append(sample)
+        return samples
+
+    warm = taken(warm_up, "warming up, answer", lambda probe: WARM_UP)
+    samples = taken(counted, "timing answer", lambda probe: probe.kind)
+    for kind in dict.fromkeys(probe.kind for probe in counted):
+        losses.check(kind)
+    injected_ms = timed_injection(client, user, counted, tell, losses) if injections else None
+    return summary(encoding, samples, warm, losses, injected_ms)
 
 
-def timed_injection(client: InferScaleClient, user: str, counted: Sequence[Probe], tell: Report) -> float | None:
+def timed_injection(
+    client: InferScaleClient, user: str, counted: Sequence[Probe], tell: Report, losses: Losses
+) -> float | None:
     """Worker milliseconds of INJECTED_TOKENS; None when the server does not tell.
 
     Asks as KV what was asked as text, so that no block of it is in the prefix cache.
@@ -85,7 +99,7 @@ def timed_injection(client: InferScaleClient, user: str, counted: Sequence[Probe
 
     def ask() -> None:
         for probe in probes:
-            take_sample(client, ServerMemory(user, "kv"), probe)
+            losses.tried("timing injections", partial(take_sample, client, ServerMemory(user, "kv"), probe))
 
     return injection_ms(client, ask, INJECTED_TOKENS)
 
@@ -110,17 +124,23 @@ def plan(conversation: Conversation, rounds: int, rival: bool = False) -> tuple[
     return plan_probes(questions[-for_warm_up:], fact_counts, WARM_UP_ROUNDS, rival), counted
 
 
-def summary(encoding: Encoding, samples: Sequence[Sample], injection_ms: float | None = None) -> TtftRun:
+def summary(
+    encoding: Encoding,
+    samples: Sequence[Sample],
+    warm_up: Sequence[Sample],
+    losses: Losses,
+    injection_ms: float | None = None,
+) -> TtftRun:
     """Cells, ratios, overheads and complaints of the samples; `injection_ms` is the workers' for INJECTED_TOKENS."""
-    kept = cold(samples)
-    found = cells(kept)
+    kept = cold(samples, warm_up)
+    found = cells(kept, losses)
     return TtftRun(
         encoding,
         tuple(samples),
         tuple(found),
         tuple(ratios(found)),
         tuple(overheads(kept, injection_ms)),
-        tuple(complaints(samples, found)),
+        (*complaints(samples, found), *losses.complaints),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -83,7 +82,7 @@ def ttft(
     show(tables.encoding_table(run.encoding), tables.ttft_table(run.cells), tables.ratio_table(run.ratios))
     if breakdown:
         show(tables.breakdown_table(run.cells), tables.overhead_table(run.overheads))
-    write_json(json_file, {"machine": machine, **asdict(run)})
+    write_json(json_file, machine, run)
     if plot is not None:
         plot_ttft(run.cells, plot)
     end(run.complaints)
@@ -111,8 +110,7 @@ def encode(
         encoding = take_in(bench.client, new_user(), bench.conversation.facts, bench.tell, one_by_one)
         machine = machine_of(bench.client)
     show(tables.encoding_table(encoding))
-    rates = {name: getattr(encoding, name) for name in ("facts_per_s", "tokens_per_s", "cost")}
-    write_json(json_file, {"machine": machine, **asdict(encoding), **rates})
+    write_json(json_file, machine, encoding)
     if plot is not None:
         plot_encoding(encoding.marks, plot)
     end(encoding.complaints)
@@ -139,7 +137,7 @@ def equivalence(
         found = run_equivalence(bench.client, bench.conversation, questions, bench.tell)
         machine = machine_of(bench.client)
     show(tables.agreement_table(found))
-    write_json(json_file, {"machine": machine, "agreements": [asdict(one) for one in found]})
+    write_json(json_file, machine, {"agreements": found})
     if plot is not None:
         plot_agreement(found, plot)
     end(agreement.complaints(found))
@@ -164,7 +162,7 @@ def isolation(
         run = run_isolation(asked.client, limit, asked.tell)
         machine = machine_of(asked.client)
     show(tables.isolation_table(run))
-    write_json(json_file, {"machine": machine, **asdict(run)})
+    write_json(json_file, machine, run)
     if plot is not None:
         plot_isolation(run, plot)
     end(run.complaints)
@@ -221,11 +219,9 @@ def accuracy(
     promised = promises(figures) if all(haystack.is_locomo for haystack in everything) else []
     show(*report.tables(figures, apart, promised))
     rows = [row.figures() for trio in found for row in trio.rows]
-    told: dict[str, object] = {"machine": asdict(this_machine()), "settings": {**ledger.settings, "seed": seed}}
-    told |= {"variants": dict(ledger.variants), "cells": [asdict(cell) for cell in figures]}
-    told |= {"gaps": [asdict(gap) for gap in apart]}
-    kept = {"promises": [asdict(one) | {"met": one.met} for one in promised]}
-    write_json(json_file, {**told, **kept, "rows": rows, "failed": [*map(str, failed)]})
+    told: dict[str, object] = {"settings": {**ledger.settings, "seed": seed}, "variants": ledger.variants}
+    told |= {"cells": figures, "gaps": apart, "promises": promised, "rows": rows, "failed": [*map(str, failed)]}
+    write_json(json_file, this_machine(), told)
     if plot is not None and figures:
         report.plot_accuracy(figures, plot)
     end(failure.told(failed))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,8 +49,7 @@ def footprint(
     print(markdown(rows))
     if held:
         show(held_table(held))
-    told = {"rows": [asdict(row) for row in rows], "user": [asdict(one) for one in held]}
-    write_json(json_file, {"machine": asdict(this_machine()), **told})
+    write_json(json_file, this_machine(), {"rows": rows, "user": held})
     if plot is not None:
         plot_footprint(rows, plot)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -41,7 +40,7 @@ def index(
     if json_file is not None:
         from inferscale_server.bench.machine import this_machine
 
-        write_json(json_file, {"machine": asdict(this_machine()), "rows": [asdict(row) for row in rows]})
+        write_json(json_file, this_machine(), {"rows": rows})
     if plot is not None:
         from inferscale_server.bench.plot import plot_index
 

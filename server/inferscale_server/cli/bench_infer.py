@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +35,7 @@ def beside_infer(bench: Bench, load: Load, writers: int, json_file: Path | None,
 
     run = run_infer(bench.client, bench.conversation, load, writers, bench.tell)
     show(infer_table(run), load_table(run.cells), ratio_table(run.ratios))
-    write_json(json_file, {"machine": machine_of(bench.client), **asdict(run)})
+    write_json(json_file, machine_of(bench.client), run)
     if plot is not None:
         plot_load(run.cells, plot)
     end(run.complaints)

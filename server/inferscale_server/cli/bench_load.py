@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,6 +64,7 @@ def throughput(
     """
     from inferscale_server.bench.comparator import ServerMemory
     from inferscale_server.bench.encoding import take_in
+    from inferscale_server.bench.losses import Losses
     from inferscale_server.bench.plot import plot_throughput
     from inferscale_server.bench.probe import FACT_COUNTS, MODES, possible_fact_counts
     from inferscale_server.bench.tables import encoding_table, ratio_table
@@ -81,11 +81,12 @@ def throughput(
         grid = Grid(tuple(ks), tuple(concurrency), tuple(tokens), rounds)
         encoding = take_in(bench.client, user := new_user(), bench.conversation.facts, bench.tell)
         systems: list[Comparator] = [*(ServerMemory(user, mode) for mode in MODES), *([rival] if rival else [])]
-        questions = [question.text for question in bench.conversation.questions]
-        run = summary(encoding, run_throughput(bench.client, systems, questions, grid, bench.tell))
+        questions, losses = [question.text for question in bench.conversation.questions], Losses(max(concurrency))
+        cells = run_throughput(bench.client, systems, questions, grid, bench.tell, losses)
+        run = summary(encoding, cells, losses)
         machine = machine_of(bench.client)
     show(encoding_table(encoding), throughput_table(run.cells), ratio_table(run.ratios))
-    write_json(json_file, {"machine": machine, **asdict(run)})
+    write_json(json_file, machine, run)
     if plot is not None:
         plot_throughput(run.cells, plot)
     end(run.complaints)
@@ -137,7 +138,7 @@ def load(
         run = run_load(bench.client, bench.conversation, asked, bench.tell, rival)
         machine = machine_of(bench.client)
     show(*([encoding_table(run.encoding)] if run.encoding else []), load_table(run.cells), ratio_table(run.ratios))
-    write_json(json_file, {"machine": machine, **asdict(run)})
+    write_json(json_file, machine, run)
     if plot is not None:
         plot_load(run.cells, plot)
     end(run.complaints)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -54,7 +53,7 @@ def sessions(
         run = run_sessions(bench.client, bench.conversation, talks, bench.tell)
         machine = machine_of(bench.client)
     show(sessions_table(run.cells, run.totals), ratio_table(run.ratios))
-    write_json(json_file, {"machine": machine, **asdict(run)})
+    write_json(json_file, machine, run)
     if plot is not None:
         plot_sessions(run.cells, plot)
     end(run.complaints)

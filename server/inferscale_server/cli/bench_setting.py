@@ -215,21 +215,16 @@ def show(*shown: object) -> None:
     Console().print(*shown)
 
 
-def write_json(file: Path | None, figures: object) -> None:
-    """Write the figures, if a file was named. JSON has no such thing as not a number: null."""
-    if file is not None:
-        file.write_text(json.dumps(_finite(figures), indent=1, allow_nan=False) + "\n", "utf-8")
+def write_json(file: Path | None, machine: object, found: object) -> None:
+    """Write all figures of what was found (a run, or parts of one by name) and the machine, if a file was named."""
+    from inferscale_server.bench.figures import figures_of
 
-
-def _finite(figures: object) -> object:
-    match figures:
-        case float() if not math.isfinite(figures):
-            return None
-        case dict():
-            return {key: _finite(value) for key, value in figures.items()}
-        case list() | tuple():
-            return [_finite(value) for value in figures]
-    return figures
+    if file is None:
+        return
+    figures = figures_of(found)
+    assert isinstance(figures, dict), f"{type(found).__name__} has no named figures"
+    told = {"machine": figures_of(machine), **figures}
+    file.write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", "utf-8")
 
 
 def end(complaints: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -64,7 +63,7 @@ def tiers(
         run = run_tiers(bench.client, bench.conversation, trial, bench.tell)
         machine = machine_of(bench.client)
     show(tiers_table(run.cells, tier, run.cold_cost_ms), ratio_table(run.ratios))
-    write_json(json_file, {"machine": machine, **asdict(run)})
+    write_json(json_file, machine, run)
     if plot is not None:
         plot_tiers(run.cells, plot)
     end(run.complaints)

@@ -4,7 +4,7 @@ The portable path reads and writes everything two or three times: gather to a sc
 write. Here each byte is read once and written once. It knows the cache's bytes, which only the backend should: it is
 used only where paged_probe.py has proven on this machine's own cache that it writes what the backend writes.
 
-Twin: LayerGroup.inject in slab.py. Needs torch and triton, no vLLM.
+Twin: LayerGroup.inject in layer_group.py. Needs torch and triton, no vLLM.
 """
 
 from __future__ import annotations

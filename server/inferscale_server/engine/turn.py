@@ -46,7 +46,7 @@ class Turn:
 def provenance(turn: Turn, brain: Brain) -> Mapping[str, Any]:
     """The `inferscale` field of the answer. Counts the request, and queues what is to be remembered: call it once."""
     injected = _counted(turn, brain)
-    shown = _shown(turn, injected)
+    shown = _shown(turn, injected) | {"footprint": brain.kv_bytes(turn.ask.owner)}
     if not turn.ask.remember:
         return shown
     return shown | {"remember": turn.heard.keep(brain, turn.recalled)}
