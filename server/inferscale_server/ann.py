@@ -42,6 +42,10 @@ class AnnIndex(Protocol):
     def build(self) -> None:
         """Do what makes searches quick, however long it takes; a search never does, and is right without it."""
 
+    def widen(self) -> bool:
+        """Let every search from now on look at more vectors. False, with nothing changed, when none would be missed as
+        it is, or when looking at all of them would take no longer."""
+
     def remove(self, ids: Ids) -> None:
         """Unknown ids are passed over; the others are never found again."""
 
@@ -114,6 +118,10 @@ class ExactAnn:
     def build(self) -> None:
         """See AnnIndex. There is nothing to do."""
 
+    def widen(self) -> bool:
+        """See AnnIndex."""
+        return False
+
     def remove(self, ids: Ids) -> None:
         """See AnnIndex."""
         self._rows.kill(ids)
@@ -152,6 +160,11 @@ def nearest_rows(vectors: Floats, ids: Ids, admitted: npt.NDArray[np.bool_], que
     return Neighbours(ids[rows[order]], scores[order].astype(np.float32))
 
 
+def by_score(scores: Floats, rows: Ids) -> npt.NDArray[np.intp]:
+    """Places of (n,) scores and rows, best score first, equal scores by row."""
+    return np.asarray(np.lexsort((rows, -scores)))
+
+
 def write_saved(path: Path, ids: Ids, vectors: Floats) -> None:
     """Write ids (n,) and vectors (n, dimension) for `read_saved`. Raises OSError."""
     write_arrays(path, ids=ids, vectors=vectors)
@@ -160,10 +173,12 @@ def write_saved(path: Path, ids: Ids, vectors: Floats) -> None:
 def read_saved(path: Path, dimension: int) -> tuple[Ids, Floats]:
     """ids (n,) and vectors (n, dimension) of a file that `write_saved` wrote. Raises OSError, ValueError."""
     arrays = read_arrays(path, "ids", "vectors")
-    ids, vectors = np.asarray(arrays["ids"], np.int64), np.asarray(arrays["vectors"], np.float32)
-    if vectors.shape != (len(ids), dimension) or ids.ndim != 1:
-        raise ValueError(f"{path} holds no vectors of {dimension} dimensions with their ids")
-    return ids, vectors
+    try:
+        check_ids(arrays["ids"])
+        check_vectors(arrays["vectors"], len(arrays["ids"]), dimension)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return arrays["ids"], arrays["vectors"]
 
 
 def write_arrays(path: Path, **arrays: npt.NDArray[Any]) -> None:
@@ -180,6 +195,12 @@ def read_arrays(path: Path, *names: str) -> dict[str, npt.NDArray[Any]]:
             return {name: np.asarray(saved[name]) for name in names}
     except (*UNREADABLE, OSError) as error:  # the file was read: an offset in it leads nowhere
         raise ValueError(f"{path} is damaged or no index") from error
+
+
+def check_ids(ids: npt.NDArray[Any]) -> None:
+    """Raises ValueError unless ids are (n,) int64, none of them twice."""
+    if ids.ndim != 1 or ids.dtype != np.int64 or len(np.unique(ids)) != len(ids):
+        raise ValueError(f"ids of {ids.dtype} {ids.shape}: they must be int64 (n,), each once")
 
 
 def check_vectors(vectors: Floats, count: int, dimension: int) -> None:

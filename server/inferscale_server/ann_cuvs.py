@@ -9,7 +9,7 @@ Source: docs.rapids.ai, cuvs.neighbors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from inferscale_server.ann import (
     Ids,
     Neighbours,
     Rows,
+    by_score,
     check_query,
     check_vectors,
     nearest_rows,
@@ -107,6 +108,13 @@ class CuvsAnn:
             graph = self._cuvs.cagra.build(parameters, vectors)
         self._built = _Built(vectors, exact, graph, len(self._vectors))
 
+    def widen(self) -> bool:
+        """See AnnIndex. Without the graph: every vector is looked at, on the device too."""
+        if self._built.graph is None:
+            return False
+        self._built = replace(self._built, graph=None)
+        return True
+
     def remove(self, ids: Ids) -> None:
         """See AnnIndex. When all that is dead has gone, what is left is searched on the host until `build`."""
         self._rows.kill(ids)
@@ -123,7 +131,7 @@ class CuvsAnn:
         tail[: self._built.rows] = False
         found = [nearest_rows(self._vectors, self._rows.ids, tail, query, k)]
         if admitted[: self._built.rows].any():
-            found.append(self._search_device(query, k, admitted[: self._built.rows]))
+            found.insert(0, self._search_device(query, k, admitted[: self._built.rows]))
         ids, scores = np.concatenate([n.ids for n in found]), np.concatenate([n.scores for n in found])
         best = np.argsort(-scores, kind="stable")[:k]
         return Neighbours(ids[best], scores[best])
@@ -171,7 +179,9 @@ class CuvsAnn:
         rows = self._cuvs.to_host(answer[1])[0].astype(np.int64)
         inside = (rows >= 0) & (rows < len(admitted)) & np.isfinite(scores)
         inside[inside] = admitted[rows[inside]]
-        return Neighbours(self._rows.ids[rows[inside]], scores[inside])
+        scores, rows = scores[inside], rows[inside]
+        best = by_score(scores, rows)
+        return Neighbours(self._rows.ids[rows[best]], scores[best])
 
 
 def bitset(admitted: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:

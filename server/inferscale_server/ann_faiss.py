@@ -17,6 +17,8 @@ from inferscale_server.ann import (
     Ids,
     Neighbours,
     Rows,
+    by_score,
+    check_ids,
     check_query,
     check_vectors,
     nearest_rows,
@@ -28,6 +30,10 @@ LINKS = 32
 """Neighbours of each vector in the graph (HNSW's M)."""
 EF_BUILD, EF_SEARCH = 200, 128
 """Candidates kept while building and while searching: recall against time. Figures: docs/index-backends.md."""
+EF_WIDEST = 2048
+"""Candidates up to which a search is widened."""
+LOOKED_AT = 2 * LINKS
+"""Vectors that are looked at for one candidate, at most: in a graph's lowest layer each has twice the links."""
 EXACT_SHARE = 0.1
 """When fewer of the rows are admitted, they are looked at one by one."""
 
@@ -37,6 +43,7 @@ class FaissAnn:
 
     def __init__(self, dimension: int) -> None:
         self._graph, self._rows, self._dimension = _empty(dimension), Rows(), dimension
+        self._ef = EF_SEARCH
 
     def add(self, ids: Ids, vectors: Floats) -> None:
         """See AnnIndex. The graph grows with it, so this takes long: a millisecond a vector in a large one."""
@@ -46,6 +53,15 @@ class FaissAnn:
 
     def build(self) -> None:
         """See AnnIndex. There is nothing left to do."""
+
+    def widen(self) -> bool:
+        """See AnnIndex. Twice the candidates, unless as many vectors as there are may be looked at for them: exact
+        search reads those in order. What was widened stays so until `load`."""
+        wider = 2 * self._ef
+        if wider > EF_WIDEST or wider * LOOKED_AT > len(self._rows):
+            return False
+        self._ef = wider
+        return True
 
     def remove(self, ids: Ids) -> None:
         """See AnnIndex."""
@@ -74,17 +90,14 @@ class FaissAnn:
 
     def load(self, path: Path) -> None:
         """See AnnIndex."""
-        import faiss
-
         arrays = read_arrays(path, "ids", "graph")
         try:
-            graph = faiss.deserialize_index(arrays["graph"])
-        except RuntimeError as error:  # faiss has no other
-            raise ValueError(f"{path} is no graph: {str(error).splitlines()[-1]}") from error
-        ids = arrays["ids"]
-        if graph.ntotal != len(ids) or graph.d != self._dimension:
-            raise ValueError(f"{path} holds {graph.ntotal} vectors of {graph.d} dimensions for {len(ids)} ids")
-        self._graph, self._rows = graph, Rows(np.asarray(ids, np.int64))
+            ids, graph = arrays["ids"], _read_graph(arrays["graph"])
+            check_ids(ids)
+            check_vectors(_vectors_of(graph), len(ids), self._dimension)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        self._graph, self._rows, self._ef = graph, Rows(ids), EF_SEARCH
 
     def bytes(self) -> int:
         """See AnnIndex. Vectors and links; faiss' vectors of sizes are not counted."""
@@ -97,16 +110,17 @@ class FaissAnn:
         import faiss
 
         parameters = faiss.SearchParametersHNSW()  # type: ignore[attr-defined]
-        parameters.efSearch = max(EF_SEARCH, 2 * k)
+        parameters.efSearch = max(self._ef, 2 * k)
         if count < len(admitted):
             bits = np.packbits(admitted, bitorder="little")
             selector = faiss.IDSelectorBitmap(len(admitted), faiss.swig_ptr(bits))
             parameters.sel = selector
-        scores, rows = self._graph.search(query[None, :], min(k, count), params=parameters)
-        there = rows[0] >= 0  # faiss pads with -1
-        if there.sum() < min(k, count):  # the graph has lost some: never fewer than there are
+        found = self._graph.search(query[None, :], min(k, count), params=parameters)
+        scores, rows = found[0][0], found[1][0]
+        if (rows < 0).any():  # faiss pads with -1 when the graph has lost some: never fewer than there are
             return self._exact(query, k, admitted)
-        return Neighbours(self._rows.ids[rows[0][there]], scores[0][there])
+        best = by_score(scores, rows)
+        return Neighbours(self._rows.ids[rows[best]], scores[best])
 
     def _exact(self, query: Floats, k: int, admitted: npt.NDArray[np.bool_]) -> Neighbours:
         rows = np.flatnonzero(admitted)
@@ -135,3 +149,28 @@ def _empty(dimension: int) -> Any:
     graph = faiss.IndexHNSWFlat(dimension, LINKS, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = EF_BUILD
     return graph
+
+
+def _read_graph(serialized: npt.NDArray[Any]) -> Any:
+    """Raises ValueError unless it is a graph of the kind that `_empty` makes."""
+    import faiss
+
+    if serialized.dtype != np.uint8 or serialized.ndim != 1:
+        raise ValueError(f"a graph of {serialized.dtype} {serialized.shape} instead of bytes")
+    try:
+        graph = faiss.deserialize_index(serialized)
+    except RuntimeError as error:  # faiss has no other
+        raise ValueError(f"no graph: {str(error).splitlines()[-1]}") from error
+    if not isinstance(graph, faiss.IndexHNSWFlat) or graph.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise ValueError(f"{type(graph).__name__} instead of a graph over inner products")
+    return graph
+
+
+def _vectors_of(graph: Any) -> Floats:
+    """(vectors, dimension), in the graph's own memory: only while it lives. Raises ValueError when it has none."""
+    import faiss
+
+    stored = faiss.downcast_index(graph.storage)
+    if not isinstance(stored, faiss.IndexFlatIP) or stored.ntotal != graph.ntotal or stored.d != graph.d:
+        raise ValueError("a graph without the vectors that it links")
+    return faiss.rev_swig_ptr(stored.get_xb(), stored.ntotal * stored.d).reshape(stored.ntotal, stored.d)

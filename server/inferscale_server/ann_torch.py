@@ -12,7 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from inferscale_server.ann import Floats, Ids, Neighbours, Rows, check_query, check_vectors, read_saved, write_saved
+from inferscale_server.ann import (
+    Floats,
+    Ids,
+    Neighbours,
+    Rows,
+    by_score,
+    check_query,
+    check_vectors,
+    read_saved,
+    write_saved,
+)
 
 
 def cuda_is_there() -> bool:
@@ -36,6 +46,10 @@ class TorchAnn:
     def build(self) -> None:
         """See AnnIndex. There is nothing to do."""
 
+    def widen(self) -> bool:
+        """See AnnIndex."""
+        return False
+
     def remove(self, ids: Ids) -> None:
         """See AnnIndex."""
         self._rows.kill(ids)
@@ -44,14 +58,19 @@ class TorchAnn:
             self._rows, self._vectors = Rows(self._rows.ids[alive]), self._vectors[self._there(alive)]
 
     def search(self, query: Floats, k: int, allow: Ids | None = None) -> Neighbours:
-        """See AnnIndex."""
+        """See AnnIndex. `topk` takes any of equal scores, so all that are as good as its last are sorted by row."""
         check_query(query, k, self._vectors.shape[1])
         admitted = self._rows.admitted(allow)
+        wanted = min(k, int(admitted.sum()))
+        if not wanted:
+            return Neighbours(np.empty(0, np.int64), np.empty(0, np.float32))
         scores = self._vectors @ self._there(query)  # [rows]
         if not admitted.all():
             scores.masked_fill_(~self._there(admitted), -torch.inf)
-        best = torch.topk(scores, min(k, int(admitted.sum())))
-        return Neighbours(self._rows.ids[best.indices.cpu().numpy()], best.values.cpu().numpy())
+        good = torch.nonzero(scores >= torch.topk(scores, wanted).values[-1])[:, 0]
+        rows, scores_there = good.cpu().numpy(), scores[good].cpu().numpy()
+        best = by_score(scores_there, rows)[:wanted]
+        return Neighbours(self._rows.ids[rows[best]], scores_there[best])
 
     def save(self, path: Path) -> None:
         """See AnnIndex."""

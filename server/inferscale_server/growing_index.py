@@ -1,8 +1,9 @@
 """Exact search for most owners; for one who has outgrown it, a graph over most facts and exact search over the rest.
 
-A graph is built from a snapshot in a thread of its own, while exact search goes on answering. Afterwards facts that
-come or change are searched exactly beside it, facts that go are masked, and when both are a tenth of it, it is built
-anew. Filtered searches and those for which the graph finds too little are exact: a graph under a filter loses recall.
+A graph is built from a snapshot in a thread of its own, while exact search goes on answering, and serves only if it
+finds what exact search finds (`graph_check`). It does not grow: facts that come or change are searched exactly beside
+it, facts that go are masked, and when both are a tenth of it, it is built and checked anew. Filtered searches and those
+for which the graph finds too little are exact: a graph under a filter loses recall.
 One owner, one graph: a graph that many owners share finds almost nothing of one of them (rapidsai/cuvs issue 252).
 "Graph" stands for whatever AnnIndex a search is quicker with; one on a GPU may look at every vector.
 """
@@ -21,6 +22,8 @@ from itertools import takewhile
 import numpy as np
 
 from inferscale_server.ann import AnnIndex, Neighbours
+from inferscale_server.equal_rows import EqualRows, equal_rows
+from inferscale_server.graph_check import LEAST_RECALL, widened_recall
 from inferscale_server.index import Accept, ExactIndex, Floats, OwnerRows, unit_rows
 from inferscale_server.types import Owner, Scored
 
@@ -39,25 +42,34 @@ MakeGraph = Callable[[int], AnnIndex]
 
 @dataclass(frozen=True)
 class _Graph:
-    """A built graph; its ids are places in `facts`. `stale` only grows, and `fresh` holds what came or changed."""
+    """A built graph over distinct vectors. `stale` only grows, and `fresh` holds what came or changed."""
 
-    ann: AnnIndex
+    ann: AnnIndex  # its ids count distinct vectors
+    rows: EqualRows
     facts: tuple[str, ...]  # the fact of each row
     dimension: int
     bytes: int
+    recall: float  # of the sample
     stale: set[str] = field(default_factory=set)
     fresh: ExactIndex = field(default_factory=ExactIndex)
 
     def worn(self, owner: Owner) -> bool:
         return len(self.stale) + self.fresh.count(owner) > CHANGED_SHARE * len(self.facts)
 
-    def live(self, near: Neighbours) -> dict[str, float]:
-        """The facts of these rows that are not masked, each with the score of its best row."""
-        scores: dict[str, float] = {}
-        for row, score in zip(near.ids.tolist(), near.scores.tolist(), strict=True):
-            if (fact := self.facts[row]) not in self.stale:
-                scores.setdefault(fact, score)
-        return scores
+    def live(self, near: Neighbours, k: int) -> dict[str, tuple[float, int]]:
+        """The facts of these vectors that are not masked, of equal vectors the `k` oldest: each with the score of its
+        best one and a row."""
+        found: dict[str, tuple[float, int]] = {}
+        for vector, score in zip(near.ids.tolist(), near.scores.tolist(), strict=True):
+            equal: dict[str, int] = {}
+            for row in self.rows.of(vector):
+                if (fact := self.facts[row]) not in self.stale:
+                    equal.setdefault(fact, row)
+                    if len(equal) == k:
+                        break
+            for fact, row in equal.items():
+                found.setdefault(fact, (score, row))
+        return found
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,8 @@ class GrowingIndex(ExactIndex):
     def search(
         self, owner: Owner, query: Floats, k: int, min_score: float | None = None, accept: Accept | None = None
     ) -> tuple[Scored, ...]:
-        """See VectorIndex. Nearly all of the nearest where a graph answers: docs/index-backends.md says how many."""
+        """See VectorIndex. Nearly all of the nearest where a graph answers: docs/index-backends.md says how many. Of
+        equal scores, what came or changed after the graph was built is last."""
         graph = self._graphs.get(owner)
         if graph is None or accept is not None or k < 1:
             return super().search(owner, query, k, min_score, accept)
@@ -150,6 +163,11 @@ class GrowingIndex(ExactIndex):
         """Does a graph answer for this owner now?"""
         return owner in self._graphs
 
+    def graph_recall(self, owner: Owner) -> float | None:
+        """The share of the nearest that the owner's graph found in its check; None where no graph answers."""
+        graph = self._graphs.get(owner)
+        return None if graph is None else graph.recall
+
     def settle(self) -> None:
         """Wait until no graph is being built. For tests and benchmarks."""
         while builds := list(self._builds.values()):
@@ -161,17 +179,19 @@ class GrowingIndex(ExactIndex):
         unit = unit_rows(np.asarray(query)[None, :])[0]
         if len(unit) != graph.dimension:
             return None
-        asked, widest = 2 * k, max(WIDEST_SHARE * len(graph.facts), WIDEST_FEW)
+        vectors = len(graph.rows)
+        asked, widest = 2 * k, max(WIDEST_SHARE * vectors, WIDEST_FEW)
         try:
             while asked <= widest:
-                near = graph.ann.search(unit, min(asked, len(graph.facts)))
-                if len(near.ids) < min(asked, len(graph.facts)):
+                near = graph.ann.search(unit, min(asked, vectors))
+                if len(near.ids) < min(asked, vectors):
                     return None
                 # The graph first: a fact that changes in between is found by its new vectors, or by both.
-                scores = graph.live(near) | {one.fact_id: one.score for one in graph.fresh.search(owner, query, k)}
-                best = sorted(scores.items(), key=lambda of: -of[1])[:k]
-                if len(near.ids) == len(graph.facts) or (len(best) == k and best[-1][1] >= near.scores[-1]):
-                    return [Scored(fact, score) for fact, score in best]
+                found = graph.live(near, k)
+                found |= {one.fact_id: (one.score, len(graph.facts)) for one in graph.fresh.search(owner, query, k)}
+                best = sorted(found.items(), key=lambda of: (-of[1][0], of[1][1]))[:k]
+                if len(near.ids) == vectors or (len(best) == k and best[-1][1][0] >= near.scores[-1]):
+                    return [Scored(fact, score) for fact, (score, _) in best]
                 asked *= WIDEN
         except Exception as error:  # a device's, of any kind: exact search needs none
             self._give_up(owner, graph, error)
@@ -217,10 +237,16 @@ class GrowingIndex(ExactIndex):
             if len(seen.vectors) < self._graph_from:
                 self._graphs.pop(owner, None)
                 return
-        ann = self._make_graph(seen.vectors.shape[1])
-        ann.add(np.arange(len(seen.vectors), dtype=np.int64), seen.vectors)
+        rows, dimension = equal_rows(seen.vectors), seen.vectors.shape[1]
+        vectors, ann = rows.distinct(seen.vectors), self._make_graph(dimension)
+        ann.add(np.arange(len(vectors), dtype=np.int64), vectors)
         ann.build()
-        graph = _Graph(ann, seen.facts, seen.vectors.shape[1], ann.bytes())
+        recall = widened_recall(ann, vectors)
+        if recall < LEAST_RECALL:
+            self._refuse(owner, len(seen.vectors), recall)
+            return
+        logger.info("a search graph over %d vectors serves: recall %.3f in a sample", len(seen.vectors), recall)
+        graph = _Graph(ann, rows, seen.facts, dimension, ann.bytes(), recall)
         with self._lock:
             self._catch_up(graph, owner, seen)
 
@@ -242,14 +268,31 @@ class GrowingIndex(ExactIndex):
         if there:
             self._graphs[owner] = graph
 
+    def _refuse(self, owner: Owner, vectors: int, recall: float) -> None:
+        """A few vectors more would not make it better."""
+        with self._lock:
+            self._without_graph(owner)
+            logger.warning(
+                "a search graph over %d vectors found %.3f of the nearest in a sample, less than %.3f, and a wider "
+                "search would be no quicker than exact search, which answers until there are %d vectors",
+                vectors,
+                recall,
+                LEAST_RECALL,
+                self._due_at[owner],
+            )
+
     def _give_up(self, owner: Owner, graph: _Graph | None, error: Exception) -> None:
-        """No graph before there are twice as many vectors: most causes, such as a full device, would be met again."""
+        """Most causes, such as a full device, would be met again at once."""
         with self._lock:
             if graph is not None and self._graphs.get(owner) is not graph:
                 return
             logger.warning("a search graph failed: %s", type(error).__name__, exc_info=error)
-            self._graphs.pop(owner, None)
-            self._due_at[owner] = max(2 * self.row_count(owner), self._graph_from)
+            self._without_graph(owner)
+
+    def _without_graph(self, owner: Owner) -> None:
+        """None before there are twice as many vectors; under the lock."""
+        self._graphs.pop(owner, None)
+        self._due_at[owner] = max(2 * self.row_count(owner), self._graph_from)
 
 
 def _refresh(graph: _Graph, owner: Owner, fact_id: str, vectors: Floats) -> None:

@@ -48,7 +48,8 @@ def test_a_graph_is_measured_as_it_is_served_and_its_memory_counts() -> None:
     exact, graph = measure(
         [100], [Backend("exact", ExactIndex), Backend("graph", lambda: GrowingIndex(ExactAnn, 50))], str
     )
-    assert graph.recall == 1.0 and graph.bytes == exact.bytes + 100 * DIMENSION * 4
+    assert graph.recall == graph.sampled == 1.0 and exact.sampled is None
+    assert graph.bytes == exact.bytes + 100 * DIMENSION * 4
 
 
 def test_a_backend_that_builds_nothing_is_an_error_and_no_row_of_figures() -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferscale_server.ann import AnnIndex, ExactAnn, Floats, Ids
+from inferscale_server.ann import AnnIndex, ExactAnn, Floats, Ids, write_arrays
 from inferscale_server.ann_cuvs import CuvsAnn, bitset, find_cuvs
 from inferscale_server.ann_faiss import FaissAnn
 from inferscale_server.ann_torch import TorchAnn
 from inferscale_server.errors import ConfigError
 
 from .fake_cuvs import FakeCuvs
+
+Array = npt.NDArray[Any]
 
 DIMENSION = 12
 BACKENDS: dict[str, Callable[[], AnnIndex]] = {
@@ -103,6 +107,33 @@ def test_the_graph_finds_98_of_100_neighbours_in_clustered_vectors() -> None:
     assert hits / (20 * len(queries)) >= 0.98
 
 
+def test_the_graph_finds_98_of_100_neighbours_in_vectors_without_clusters() -> None:
+    """With a fifth of the candidates it finds 85: in clusters it would find all."""
+    vectors = units(2_050, 1, 128)
+    graph, twin = FaissAnn(128), ExactAnn(128)
+    for index in (graph, twin):
+        index.add(np.arange(2_000, dtype=np.int64), vectors[:2_000])
+    for k in (5, 20):
+        hits = sum(len(np.intersect1d(graph.search(q, k).ids, twin.search(q, k).ids)) for q in vectors[2_000:])
+        assert hits / (k * 50) >= 0.98
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_equal_vectors_come_in_the_order_they_were_added(backend: str) -> None:
+    index, same = BACKENDS[backend](), np.repeat(units(1, 9), 64, axis=0)
+    index.add(np.arange(40, dtype=np.int64) + 100, same[:40])
+    index.build()
+    index.add(np.arange(24, dtype=np.int64), same[40:])
+    index.remove(ids_of(101))
+    oldest_first = [100, *range(102, 140), *range(24)]
+    assert index.search(same[0], 63).ids.tolist() == oldest_first
+    found = index.search(same[0], 10).ids.tolist()
+    if backend == "faiss":  # which of them a graph meets is chance
+        assert found == [id_ for id_ in oldest_first if id_ in found]
+    else:
+        assert found == oldest_first[:10]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_saved_is_found_again_without_what_was_removed(backend: str, tmp_path: Path) -> None:
     index, loaded, query = BACKENDS[backend](), BACKENDS[backend](), units(1, 9)[0]
@@ -169,6 +200,60 @@ def test_a_file_that_was_cut_or_changed_anywhere_is_an_error(backend: str, tmp_p
             found = index.search(vectors[3], 9)  # the change was of what nothing depends on, such as the file's date
             assert found.ids.tolist() == wanted.ids.tolist() and found.scores.tobytes() == wanted.scores.tobytes()
     assert len(index) == 9
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "faiss"])
+def test_a_whole_file_of_what_is_no_collection_is_an_error_and_changes_nothing(backend: str, tmp_path: Path) -> None:
+    index, two = BACKENDS[backend](), units(2)
+    index.add(ids_of(1), units(1))
+    wrong: list[tuple[Array, Array]] = [
+        (ids_of(1, 1), two),
+        (ids_of(1, 2), np.full_like(two, np.nan)),
+        (ids_of(1, 2), 2 * two),
+        (ids_of(1, 2), two.astype(np.float64)),
+        (np.int64(1), two),  # type: ignore[list-item]
+        (ids_of(1, 2)[None, :], units(1)),
+        (np.array([1.7, 2.2]), two),
+        (np.array(["a", "b"]), two),
+    ]
+    for ids, vectors in wrong:
+        write_arrays(tmp_path / "wrong", ids=ids, vectors=vectors)
+        with pytest.raises(ValueError):
+            index.load(tmp_path / "wrong")
+    assert index.search(two[1], 5).ids.tolist() == [1]
+
+
+def test_a_whole_file_of_another_graph_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
+    import faiss
+
+    def saved(graph: Any, vectors: Floats) -> Array:
+        graph.add(vectors)
+        kept: Array = faiss.serialize_index(graph)
+        return kept
+
+    index, two = FaissAnn(DIMENSION), units(2)
+    index.add(ids_of(1), units(1))
+    right = saved(faiss.IndexHNSWFlat(DIMENSION, 32, faiss.METRIC_INNER_PRODUCT), two)
+    wrong: list[tuple[Array, Array]] = [
+        (ids_of(1, 2), saved(faiss.IndexFlatIP(DIMENSION), two)),
+        (ids_of(1, 2), saved(faiss.IndexHNSWFlat(DIMENSION, 32, faiss.METRIC_L2), two)),
+        (ids_of(1, 2), saved(faiss.IndexHNSWFlat(DIMENSION, 32, faiss.METRIC_INNER_PRODUCT), 2 * two)),
+        (ids_of(1, 2), right.astype(np.float64)),
+        (ids_of(1, 2), right.reshape(2, -1) if len(right) % 2 == 0 else right[None, :]),
+        (ids_of(1, 2), np.zeros(10, np.uint8)),
+        (ids_of(1, 1), right),
+        (ids_of(1), right),
+        (np.int64(1), right),  # type: ignore[list-item]
+        (np.array([1.7, 2.2]), right),
+    ]
+    for ids, graph in wrong:
+        write_arrays(tmp_path / "wrong", ids=ids, graph=graph)
+        with pytest.raises(ValueError):
+            index.load(tmp_path / "wrong")
+    assert index.search(two[1], 5).ids.tolist() == [1]
+    write_arrays(tmp_path / "right", ids=ids_of(1, 2), graph=right)
+    index.load(tmp_path / "right")
+    assert index.search(two[1], 5).ids.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

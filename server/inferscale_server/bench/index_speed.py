@@ -1,6 +1,7 @@
 """How quick and how right the index backends are, over numbers of vectors, as they are served. Starts no server.
 
-The vectors are drawn in clusters, as facts are about few things; random ones would flatter no backend and tell nothing.
+The vectors are drawn in clusters, as facts are about few things; a graph over random
+ones would hardly be let serve (`graph_check`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Backend:
 class IndexFigures:
     """One backend with so many vectors. `recall` of the exact K nearest; times in seconds and ms; `bytes` of memory.
 
+    `sampled` is the recall that the index itself saw before its graph served; None where it has none.
     What is called cpu is this process's time on the cores: it is the same beside other work, a GPU's is not in it.
     """
 
@@ -58,6 +60,7 @@ class IndexFigures:
     build_s: float
     build_cpu_s: float
     bytes: int
+    sampled: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ def measure(
                 built.wall_s,
                 built.cpu_s,
                 index.bytes(OWNER),
+                index.graph_recall(OWNER) if isinstance(index, GrowingIndex) else None,
             )
 
 
