@@ -6,13 +6,14 @@ after they have been wiped: a fact may be forgotten long after its rows were let
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from inferscale_server.command import Extent
+from inferscale_server.eviction import EvictionOrder
 from inferscale_server.extents import FreeRows
 from inferscale_server.types import Owner
 
@@ -21,9 +22,6 @@ ChunkKind = Literal["header", "fact", "context"]
 HEADER_SHARE = 8
 """Headers take at most one of so many rows, or one header alone takes more: system prompts that change with every
 request must not push out everybody's facts."""
-HOT_SHARE = 2
-"""What chats have used may keep one of so many rows while others make room: encoding a thousand new facts must not push
-out the facts that are in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +93,16 @@ class Catalog:
         self.misses: Counter[str] = Counter()
         self.keep: frozenset[ChunkKey] = frozenset()  # never evicted
         self._free = FreeRows(rows)
-        self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()  # least recently used first
+        self._chunks: dict[ChunkKey, Chunk] = {}
+        self._by_stamp: dict[int, Chunk] = {}  # the same
+        self._order = EvictionOrder(rows)
         self._of_owner: dict[Owner, _OfOwner] = {}
         self._staged: dict[Owner, _OfOwner] = {}  # complete, and not to be found before `swap`
         self._used: set[ChunkKey] = set()  # since `take_used`
-        self._hot: OrderedDict[ChunkKey, int] = OrderedDict()  # rows of what was used, least recently used first
-        self._hot_rows = 0
         self._pins: Counter[int] = Counter()  # by stamp
-        self._unwiped: list[Extent] = []
+        self._pinned_rows = 0  # of chunks that can be found
+        self._unwiped: dict[Extent, None] = {}  # in the order in which they were let go
+        self._unwiped_rows = 0
         self._doomed: dict[int, Chunk] = {}  # dropped while pinned
         self.on_unwiped: Callable[[], None] = lambda: None  # called when there are new rows to wipe
         self.on_commit: Callable[[Chunk], None] = lambda chunk: None  # called when a chunk can be found
@@ -116,7 +116,7 @@ class Catalog:
     @property
     def rows_coming(self) -> int:
         """Rows that can be reserved now, or once they are wiped."""
-        return self._free.count + sum(extent.length for extent in self._unwiped)
+        return self._free.count + self._unwiped_rows
 
     def fingerprint_of(self, owner: Owner) -> str:
         """Of the model through which these facts are read."""
@@ -142,20 +142,14 @@ class Catalog:
         coming = self.rows_coming
         if coming >= rows:
             return True
-        loose = [chunk for chunk in self._chunks.values() if self._evictable(chunk)]
-        if coming + sum(len(chunk.token_ids) for chunk in loose) < rows:
+        if coming + self._loose_rows < rows:
             return False
-        for chunk in sorted(loose, key=lambda chunk: (chunk.key.kind == "header", chunk.key in self._hot)):
-            if coming >= rows:
-                break
-            self.drop(chunk.key)
-            coming += len(chunk.token_ids)
+        self._evict(self._order.first_to_go(), rows - coming)
         return True
 
     def make_room_for(self, lengths: Sequence[int]) -> None:
         """`make_room` for chunks of so many tokens: for all, else for as many of the first as there can be room for."""
-        loose = sum(len(chunk.token_ids) for chunk in self._chunks.values() if self._evictable(chunk))
-        most, rows = self.rows_coming + loose, 0
+        most, rows = self.rows_coming + self._loose_rows, 0
         for length in lengths:
             if rows + length > most:
                 break
@@ -164,19 +158,14 @@ class Catalog:
 
     def make_room_among_headers(self, rows: int) -> None:
         """Evict the headers used longest ago, as long as they and a new one of `rows` are over the headers' share."""
-        headers = [chunk for chunk in self._chunks.values() if chunk.key.kind == "header"]
-        held = rows + sum(len(chunk.token_ids) for chunk in headers)
-        for chunk in headers:
-            if held <= self.rows // HEADER_SHARE:
-                return
-            if self._evictable(chunk):
-                self.drop(chunk.key)
-                held -= len(chunk.token_ids)
+        self._evict(self._order.oldest_headers(), rows + self._order.header_rows - self.rows // HEADER_SHARE)
 
     def commit(self, chunk: Chunk) -> None:
         """The chunk is complete: it replaces an older one of the same key at once."""
         self.drop(chunk.key)
-        self._chunks[chunk.key] = chunk
+        self._chunks[chunk.key] = self._by_stamp[chunk.stamp] = chunk
+        self._order.add(chunk.stamp, len(chunk.token_ids), header=chunk.key.kind == "header")
+        self._pinned_rows += len(chunk.token_ids) if chunk.stamp in self._pins else 0
         self._of_owner.setdefault(chunk.key.owner, _OfOwner())[chunk.key] = chunk
         self.on_commit(chunk)
 
@@ -216,9 +205,8 @@ class Catalog:
             self.misses["fingerprint"] += 1
             self.drop(key)
             return None
-        self._chunks.move_to_end(chunk.key)
         self._used.add(chunk.key)
-        self._warm(chunk)
+        self._order.use(chunk.stamp)
         return chunk
 
     def peek(self, key: ChunkKey) -> Chunk | None:
@@ -229,7 +217,7 @@ class Catalog:
         """Others are encoded behind these: they are the last to be evicted."""
         for chunk in chunks:
             if self._chunks.get(chunk.key) is chunk:
-                self._chunks.move_to_end(chunk.key)
+                self._order.touch(chunk.stamp)
 
     def holds(self, chunk: Chunk) -> bool:
         """Is this very encoding the one that is found, or will be?"""
@@ -268,8 +256,10 @@ class Catalog:
         chunk = self._chunks.pop(key, None)
         if chunk is None:
             return
+        del self._by_stamp[chunk.stamp]
         self._used.discard(key)
-        self._hot_rows -= self._hot.pop(key, 0)
+        self._order.remove(chunk.stamp)
+        self._pinned_rows -= len(chunk.token_ids) if chunk.stamp in self._pins else 0
         of_owner = self._of_owner[key.owner]
         del of_owner[key]
         if not of_owner:
@@ -290,7 +280,10 @@ class Catalog:
     def pin(self, chunks: Iterable[Chunk]) -> Pin:
         """Hold the rows of these chunks until the pin is released."""
         stamps = tuple(chunk.stamp for chunk in chunks)
-        self._pins.update(stamps)
+        for stamp in stamps:
+            if stamp not in self._pins:
+                self._pinned_rows += self._order.rows_of(stamp)
+            self._pins[stamp] += 1
         return Pin(self, stamps)
 
     @contextmanager
@@ -314,8 +307,9 @@ class Catalog:
 
     def wiped(self, extents: Collection[Extent]) -> None:
         """These rows hold zeros now and may be used again."""
-        done = set(extents)
-        self._unwiped = [extent for extent in self._unwiped if extent not in done]
+        for extent in extents:
+            del self._unwiped[extent]
+            self._unwiped_rows -= extent.length
         self._free.give_back(extents)
 
     def _unpin(self, stamps: tuple[int, ...]) -> None:
@@ -323,6 +317,7 @@ class Catalog:
             self._pins[stamp] -= 1
             if self._pins[stamp] <= 0:
                 del self._pins[stamp]
+                self._pinned_rows -= self._order.rows_of(stamp)
                 doomed = self._doomed.pop(stamp, None)
                 if doomed is not None:
                     self._let_go(doomed)
@@ -331,18 +326,28 @@ class Catalog:
         if self._pins.get(chunk.stamp):
             self._doomed[chunk.stamp] = chunk
         else:
-            self._unwiped.extend(chunk.extents)
+            self._unwiped |= dict.fromkeys(chunk.extents)
+            self._unwiped_rows += sum(extent.length for extent in chunk.extents)
             self.on_unwiped()
 
-    def _warm(self, chunk: Chunk) -> None:
-        """Into the hot set, which what was used longest ago leaves."""
-        if chunk.key in self._hot:
-            self._hot.move_to_end(chunk.key)
-            return
-        self._hot_rows += len(chunk.token_ids)
-        self._hot[chunk.key] = len(chunk.token_ids)
-        while self._hot_rows > self.rows // HOT_SHARE:
-            self._hot_rows -= self._hot.popitem(last=False)[1]
+    @property
+    def _loose_rows(self) -> int:
+        """Rows of all that may go."""
+        kept = (chunk for key in self.keep if (chunk := self._chunks.get(key)) is not None)
+        kept_rows = sum(len(chunk.token_ids) for chunk in kept if chunk.stamp not in self._pins)
+        return self._order.total_rows - self._pinned_rows - kept_rows
+
+    def _evict(self, stamps: Iterable[int], rows: int) -> None:
+        """Drop those of these that may go, until that is `rows`."""
+        going: list[Chunk] = []
+        for chunk in map(self._by_stamp.__getitem__, stamps):
+            if rows <= 0:
+                break
+            if self._evictable(chunk):
+                going.append(chunk)
+                rows -= len(chunk.token_ids)
+        for chunk in going:
+            self.drop(chunk.key)
 
     def _evictable(self, chunk: Chunk) -> bool:
         return not self._pins.get(chunk.stamp) and chunk.key not in self.keep

@@ -73,13 +73,17 @@ def nearest(numbers: torch.Tensor, codec: KvCodec, channels: torch.Tensor | None
 def dequantise(
     codes: Codes, codec: KvCodec, head_dim: int, dtype: torch.dtype, channels: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The inverse, as far as there is one: (layers, n, heads, head_dim) of `dtype`, computed in float32."""
+    """The inverse, as far as there is one: (layers, n, heads, head_dim) of `dtype`, computed in float32.
+
+    None is infinite. What had no finite scale is not a number.
+    """
     assert codes.whole.shape[-1] == code_bytes(codec, head_dim), f"{codes.whole.shape} for {head_dim} of {codec}"
     whole = _single(codes.whole, head_dim) if codec == "int4" else codes.whole
     numbers = whole.float().mul_(codes.scales.float()[..., None])
     if channels is not None:
         numbers.mul_(channels.float()[:, None])
-    return numbers.to(dtype)
+    most = torch.finfo(dtype).max  # rounding may carry the largest numbers beyond it
+    return numbers.clamp_(-most, most).to(dtype)
 
 
 def _paired(whole: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,13 @@ from pydantic import (
 
 from inferscale_server.errors import ConfigError
 from inferscale_server.kv_codec import KvCodec
-from inferscale_server.limits import MAX_BYTES_PER_OWNER, MAX_FACTS_PER_OWNER, MAX_K, MAX_REQUESTS_PER_USER
+from inferscale_server.limits import (
+    MAX_BYTES_PER_OWNER,
+    MAX_FACTS_PER_OWNER,
+    MAX_K,
+    MAX_REQUESTS_PER_USER,
+    MAX_TIER_GIB,
+)
 from inferscale_server.recipe_name import check_recipe
 from inferscale_server.types import FactOrder
 from inferscale_server.wording import FACT_WRAPPER, MemoryPlace, check_wrapper
@@ -75,9 +81,9 @@ class ServerConfig(BaseModel):
     fact_order: FactOrder = "best_last"
     tail_tokens: int | None = Field(default=None, ge=0, le=4096)
     k: int = Field(default=20, ge=1, le=MAX_K)
-    kv_device_gib: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    kv_host_gib: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    kv_disk_gib: float = Field(default=8.0, ge=0, allow_inf_nan=False)
+    kv_device_gib: float = Field(default=1.0, gt=0, le=MAX_TIER_GIB, allow_inf_nan=False)
+    kv_host_gib: float = Field(default=0.0, ge=0, le=MAX_TIER_GIB, allow_inf_nan=False)
+    kv_disk_gib: float = Field(default=8.0, ge=0, le=MAX_TIER_GIB, allow_inf_nan=False)
     kv_codec: KvCodec = "none"
     kv_codec_device: bool = False
     stage_deadline_ms: float = Field(default=500.0, ge=0, allow_inf_nan=False)

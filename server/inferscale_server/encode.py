@@ -8,7 +8,6 @@ is loaded instead. Runs on the event loop; the sink methods are quick and never 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -27,9 +26,8 @@ from inferscale_server.rosters import Rosters
 from inferscale_server.tokens import LineTokenizer
 from inferscale_server.types import Fact, Owner
 from inferscale_server.vectors import NO_VECTORS, FactVectors
+from inferscale_server.woken import work_when_woken
 from inferscale_server.wording import Wording
-
-logger = logging.getLogger(__name__)
 
 BATCH = 8
 """Facts encoded at once: each request injects the whole prefix, which delays the step that a chat may be in."""
@@ -194,17 +192,12 @@ class Encoder:
     # The background task
 
     async def run(self) -> None:
-        """Work until cancelled. A fault of the engine is logged and tried again with the next event."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                await self.drain()
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:  # the background must outlive any fault of one batch
-                logger.error("encoding failed: %s", type(error).__name__, exc_info=error)
-                await asyncio.sleep(1.0)
+        """Work until cancelled. A fault of the engine is logged, and what is left by it tried again after a pause."""
+        await work_when_woken(self._wake, self.drain, self._is_left, "encoding")
+
+    def _is_left(self) -> bool:
+        unsaved = self._disk is not None and self._disk.waiting
+        return bool(self._loose or self._dirty or self._catalog.unwiped or unsaved)
 
     async def drain(self) -> None:
         """Encode all that is queued: headers and contexts first, then a batch of each owner, who chats first."""

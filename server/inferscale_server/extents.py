@@ -5,7 +5,7 @@ Pure bookkeeping; refuses to know what lies in the rows.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from inferscale_server.command import Extent
@@ -16,6 +16,8 @@ class FreeRows:
 
     def __init__(self, rows: int) -> None:
         self._free: list[Extent] = [Extent(0, rows)] if rows else []
+        self._rows_of = {extent.length: [extent.row] for extent in self._free}  # the same by length, each sorted
+        self._lengths = sorted(self._rows_of)
         self.count = rows
 
     def take(self, length: int) -> tuple[Extent, ...] | None:
@@ -23,15 +25,13 @@ class FreeRows:
         assert length > 0, f"cannot take {length} rows"
         if length > self.count:
             return None
-        fitting = [extent for extent in self._free if extent.length >= length]
-        if fitting:
-            return (self._cut(min(fitting, key=lambda extent: extent.length), length),)
+        at = bisect_left(self._lengths, length)
+        if at < len(self._lengths):
+            return (self._cut(self._lengths[at], length),)
         taken: list[Extent] = []
-        for extent in sorted(self._free, key=lambda extent: -extent.length):
-            piece = min(extent.length, length - sum(t.length for t in taken))
-            taken.append(self._cut(extent, piece))
-            if sum(t.length for t in taken) == length:
-                break
+        while length:
+            taken.append(self._cut(self._lengths[-1], min(self._lengths[-1], length)))
+            length -= taken[-1].length
         return tuple(taken)
 
     def give_back(self, extents: Iterable[Extent]) -> None:
@@ -51,14 +51,29 @@ class FreeRows:
             start, first = before.row, at - 1
         if after is not None and after.row == stop:
             stop, last = after.row + after.length, at + 1
-        self._free[first:last] = [Extent(start, stop - start)]
+        self._replace(first, last, [Extent(start, stop - start)])
 
-    def _cut(self, extent: Extent, length: int) -> Extent:
-        at = self._free.index(extent)
-        rest = Extent(extent.row + length, extent.length - length)
-        self._free[at : at + 1] = [rest] if rest.length else []
+    def _cut(self, size: int, length: int) -> Extent:
+        """The first `length` rows of the first extent of this size."""
+        row = self._rows_of[size][0]
+        at = bisect_left(self._free, row, key=lambda free: free.row)
+        self._replace(at, at + 1, [Extent(row + length, size - length)] if size > length else [])
         self.count -= length
-        return Extent(extent.row, length)
+        return Extent(row, length)
+
+    def _replace(self, first: int, last: int, new: list[Extent]) -> None:
+        for old in self._free[first:last]:
+            rows = self._rows_of[old.length]
+            del rows[bisect_left(rows, old.row)]
+            if not rows:
+                del self._rows_of[old.length]
+                del self._lengths[bisect_left(self._lengths, old.length)]
+        for extent in new:
+            if extent.length not in self._rows_of:
+                self._rows_of[extent.length] = []
+                insort(self._lengths, extent.length)
+            insort(self._rows_of[extent.length], extent.row)
+        self._free[first:last] = new
 
 
 def first_rows(extents: Sequence[Extent], length: int) -> tuple[Extent, ...]:

@@ -125,13 +125,14 @@ class KvDisk:
             self._complain("cannot be read", error)
             return
         for surveyed in Survey(self._catalog.fingerprint, self._world, known).of(found):
-            if surveyed.stored is None:
-                self._count("drop", surveyed.fault or "unreadable")
+            stored = surveyed.stored
+            if stored is None or stored.size_bytes > self.shelf.most_bytes(stored.identity):
+                self._count("drop", surveyed.fault or ("unreadable" if stored is None else "too_large"))
                 remove([file.path for file in surveyed.files])
                 continue
-            if surveyed.stored.identity.fingerprint != self._catalog.fingerprint:
+            if stored.identity.fingerprint != self._catalog.fingerprint:
                 self._count("keep", "fingerprint")
-            if old := self.shelf.put(surveyed.stored):
+            if old := self.shelf.put(stored):
                 self._discard(old, "replaced")
         self._evict()
         self._doomed.go_now()
@@ -173,9 +174,12 @@ class KvDisk:
         return stored.stem if stored is not None else secrets.token_hex(32)
 
     def put(self, chunk: Chunk, identity: KvIdentity) -> None:
-        """This chunk is encoded: write it when there is time."""
-        if self.shelf.budget_bytes > 0 and not self.finds(identity):
-            self._waiting[key_of(identity)] = Filed(chunk, identity)
+        """This chunk is encoded: write it when there is time, unless the budget is too small for it alone."""
+        filed = Filed(chunk, identity)
+        if self.shelf.budget_bytes > 0 and self._bytes(filed) > self.shelf.most_bytes(identity):
+            self._count("save", "too_large")
+        elif self.shelf.budget_bytes > 0 and not self.finds(identity):
+            self._waiting[key_of(identity)] = filed
 
     @property
     def waiting(self) -> int:
@@ -247,6 +251,8 @@ class KvDisk:
         """On the event loop, where deletes are announced: no delete comes between the question and the rename."""
         if result == "ok" and write.forgotten:
             result = "forgotten"
+        if result == "ok" and size_bytes > self.shelf.most_bytes(write.filed.identity):
+            result = "too_large"  # what a file has beside its rows is known only now
         if result == "ok":
             try:
                 for path in self._paths(write.order.stem):

@@ -6,8 +6,9 @@ Refuses to know: files, workers. One writer: the event loop.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
 from inferscale_server.kv_codec import KvIdentity
 
@@ -58,8 +59,10 @@ class KvShelf:
         self.bytes = 0
         self._fingerprint = fingerprint
         self._adopted: set[str] = set()
-        self._header_bytes = self._other_bytes = 0
+        self._header_bytes = 0  # of ours
         self._stored: OrderedDict[ShelfKey, StoredChunk] = OrderedDict()  # least recently used first
+        self._others: OrderedDict[ShelfKey, StoredChunk] = OrderedDict()  # those of them that are not ours
+        self._headers: OrderedDict[ShelfKey, StoredChunk] = OrderedDict()  # our headers among them
         self._of_owner: dict[str, dict[Seen, dict[ShelfKey, StoredChunk]]] = {}
         self._fingerprints: Counter[str] = Counter()
         self._bytes_of: Counter[str] = Counter()  # by owner
@@ -72,17 +75,19 @@ class KvShelf:
         """This is of an adapter that is served here: not for a start to come, as other fingerprints are."""
         if fingerprint in self._adopted:
             return
-        before = [stored for stored in self._stored.values() if stored.identity.fingerprint == fingerprint]
-        for stored in before:
-            self._weigh(stored, -1)
         self._adopted.add(fingerprint)
-        for stored in before:
-            self._weigh(stored, 1)
+        self._others = OrderedDict(
+            (key, stored) for key, stored in self._others.items() if not self._is_ours(stored.identity)
+        )
+        ours = ((key, stored) for key, stored in self._stored.items() if self._is_ours(stored.identity))
+        self._headers = OrderedDict((key, stored) for key, stored in ours if key.kind == "header")
+        self._header_bytes = sum(stored.size_bytes for stored in self._headers.values())
 
     def put(self, stored: StoredChunk) -> StoredChunk | None:
         """Now the most recently used; returns what it replaces."""
         old = self.drop(stored.key)
-        self._stored[stored.key] = stored
+        for line in self._lines(stored):
+            line[stored.key] = stored
         groups = self._of_owner.setdefault(stored.key.owner, {})
         groups.setdefault(_seen_by(stored), {})[stored.key] = stored
         self._weigh(stored, 1)
@@ -96,13 +101,16 @@ class KvShelf:
         """What is stored under this key, now the most recently used."""
         stored = self._stored.get(key)
         if stored is not None:
-            self._stored.move_to_end(key)
+            for line in self._lines(stored):
+                line.move_to_end(key)
         return stored
 
     def drop(self, key: ShelfKey) -> StoredChunk | None:
         """Forget that it is stored; returns what it was."""
-        stored = self._stored.pop(key, None)
+        stored = self._stored.get(key)
         if stored is not None:
+            for line in self._lines(stored):
+                del line[key]
             self._weigh(stored, -1)
             groups, seen = self._of_owner[key.owner], _seen_by(stored)
             del groups[seen][key]
@@ -153,21 +161,31 @@ class KvShelf:
         found = [primer for primer in primers if primers[primer]]
         return max(found, key=lambda primer: (primers[primer], len(primer)), default=())
 
+    def most_bytes(self, identity: KvIdentity) -> int:
+        """What one chunk may take: a larger one would push out all others, and then go itself."""
+        headers_only = identity.kind == "header" and self._is_ours(identity)
+        return self.budget_bytes // HEADER_SHARE if headers_only else self.budget_bytes
+
     def surplus(self, spare_bytes: int = 0) -> tuple[StoredChunk, ...]:
         """What must go for the budget, and `spare_bytes` less: headers over their share, then those of other
         fingerprints, then others; of each, what was used longest ago."""
         header_room, room = self.budget_bytes // HEADER_SHARE, self.budget_bytes - spare_bytes
         if self.bytes <= room and self._header_bytes <= header_room:
             return ()
-        ours = [stored for stored in self._stored.values() if self._is_ours(stored)]
-        going = _oldest([stored for stored in ours if stored.identity.kind == "header"], header_room)
-        gone = {stored.stem for stored in going}
-        others = [stored for stored in self._stored.values() if not self._is_ours(stored)] if self._other_bytes else []
-        rest = [stored for stored in ours if stored.stem not in gone]
-        return (*going, *_oldest([*others, *rest], room))
+        headers = _oldest(self._headers.values(), self._header_bytes - header_room)
+        gone = {stored.stem for stored in headers}
+        ours = (one for one in self._stored.values() if self._is_ours(one.identity) and one.stem not in gone)
+        left = self.bytes - sum(stored.size_bytes for stored in headers)
+        return (*headers, *_oldest(chain(self._others.values(), ours), left - room))
 
-    def _is_ours(self, stored: StoredChunk) -> bool:
-        return stored.identity.fingerprint == self._fingerprint or stored.identity.fingerprint in self._adopted
+    def _lines(self, stored: StoredChunk) -> Sequence[OrderedDict[ShelfKey, StoredChunk]]:
+        """The orders in which it stands."""
+        if not self._is_ours(stored.identity):
+            return self._stored, self._others
+        return (self._stored, self._headers) if stored.identity.kind == "header" else (self._stored,)
+
+    def _is_ours(self, identity: KvIdentity) -> bool:
+        return identity.fingerprint == self._fingerprint or identity.fingerprint in self._adopted
 
     def _weigh(self, stored: StoredChunk, sign: int) -> None:
         self.bytes += sign * stored.size_bytes
@@ -175,9 +193,7 @@ class KvShelf:
         self._fingerprints[stored.identity.fingerprint] += sign
         if not self._fingerprints[stored.identity.fingerprint]:
             del self._fingerprints[stored.identity.fingerprint]
-        if not self._is_ours(stored):
-            self._other_bytes += sign * stored.size_bytes
-        elif stored.identity.kind == "header":
+        if self._is_ours(stored.identity) and stored.identity.kind == "header":
             self._header_bytes += sign * stored.size_bytes
 
     def _weigh_owner(self, stored: StoredChunk, sign: int) -> None:
@@ -200,12 +216,11 @@ def _seen_by(stored: StoredChunk) -> Seen:
     return tuple(seen.fact_id for seen in stored.identity.behind)
 
 
-def _oldest(oldest_first: list[StoredChunk], room_bytes: int) -> list[StoredChunk]:
-    """The first ones, as many as must go for the others to fit."""
-    held, going = sum(stored.size_bytes for stored in oldest_first), []
-    for stored in oldest_first:
-        if held <= room_bytes:
-            break
+def _oldest(oldest_first: Iterable[StoredChunk], over_bytes: int) -> list[StoredChunk]:
+    """The first ones, as many as must go for so many bytes. Looks at no more than go."""
+    going: list[StoredChunk] = []
+    chunks = iter(oldest_first)
+    while over_bytes > 0 and (stored := next(chunks, None)) is not None:
         going.append(stored)
-        held -= stored.size_bytes
+        over_bytes -= stored.size_bytes
     return going

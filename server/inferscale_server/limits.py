@@ -24,6 +24,7 @@ MAX_CONTEXT_TEXTS = 1_000
 MAX_FACTS_PER_OWNER = 100_000
 MAX_REQUESTS_PER_USER = 64  # in flight at once
 MAX_BYTES_PER_OWNER = 256 * 1024 * 1024  # UTF-8 bytes of texts and metadata
+MAX_TIER_GIB = 1 << 20  # of the options for device, host and disk: more than any machine has, and still countable
 MAX_UPDATES_KEPT = 100  # of each fact's history
 MAX_SUPERSEDED_KEPT = 1_000  # facts of each owner that another took the place of
 MAX_IDEMPOTENCY_KEYS = 1_000  # of each owner, within a day

@@ -43,8 +43,7 @@ def unpacked(payload: bytearray, layout: KvLayout, tokens: int) -> Iterator[torc
     for group in layout.groups:
         for keys in (True, False):
             numbers = _numbers(cursor, group, layout, tokens, keys)
-            if not bool(torch.isfinite(numbers).all()):
-                raise KvFileError("not_finite", "a checksum holds, but these are no keys and values")
+            _check_finite(numbers)
             yield numbers
 
 
@@ -55,8 +54,16 @@ def _numbers(cursor: _Cursor, group: GroupShape, layout: KvLayout, tokens: int, 
         return cursor.take((*shape, group.head_dim), dtype)
     channels = cursor.take((group.layers, group.heads, group.head_dim), SCALE_DTYPE) if keys else None
     scales = cursor.take(shape, SCALE_DTYPE)
+    for factors in (scales, channels):  # of infinite ones, numbers would be made that are finite
+        if factors is not None:
+            _check_finite(factors)
     codes = Codes(cursor.take((*shape, code_bytes(layout.codec, group.head_dim)), torch.int8), scales)
     return dequantise(codes, layout.codec, group.head_dim, dtype, channels)
+
+
+def _check_finite(numbers: torch.Tensor) -> None:
+    if not bool(torch.isfinite(numbers).all()):
+        raise KvFileError("not_finite", "a checksum holds, but these are no keys and values")
 
 
 class _Cursor:

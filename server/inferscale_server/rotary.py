@@ -97,8 +97,13 @@ def gather_rotated(
 
 def store_turned(out: torch.Tensor, pairs: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, is_neox: bool) -> None:
     """Turn pairs (layers, n, heads, 2, rotary_dim / 2) float32, from `pairs_of`, into out's rotary columns."""
+    pairs_of(out, cos.shape[-1], is_neox).copy_(turned_pairs(pairs, cos, sin))
+
+
+def turned_pairs(pairs: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Pairs (layers, n, heads, 2, rotary_dim / 2) float32, turned."""
     c, s = cos[:, None, None, :], torch.stack((-sin, sin), dim=1)[:, None]
-    pairs_of(out, cos.shape[-1], is_neox).copy_(pairs * c + pairs.flip(-2) * s)
+    return pairs * c + pairs.flip(-2) * s
 
 
 def compiled_gather() -> Gather:

@@ -7,7 +7,6 @@ is there already. Knows both catalogs and the queue of copies; refuses to know t
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -16,14 +15,11 @@ from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.command import Extent
 from inferscale_server.row_copy import Direction, RowCopy
 from inferscale_server.types import Owner
-
-logger = logging.getLogger(__name__)
+from inferscale_server.woken import work_when_woken
 
 COPIES = 8
 """Chunks that one command copies: the engine does nothing else meanwhile."""
 WIPE_EXTENTS = 32
-PAUSE_S = 1.0
-"""The wait after a fault of the engine."""
 
 
 class CopyEngine(Protocol):
@@ -99,19 +95,17 @@ class HostTier:
     # The background task
 
     async def run(self) -> None:
-        """Copy and wipe until cancelled. A fault of the engine is logged, and its chunks stay without a copy."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            try:
-                while await self.copy_some():
-                    pass
-                await self.wipe()
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:  # the background must outlive any fault of one command
-                logger.error("copying to host memory failed: %s", type(error).__name__, exc_info=error)
-                await asyncio.sleep(PAUSE_S)
+        """Copy and wipe until cancelled. A fault of the engine is logged, and the chunks that were being copied stay
+        without a copy; what still waits to be copied or wiped is tried again after a pause."""
+        await work_when_woken(self._wake, self._work, self._is_left, "copying to host memory")
+
+    async def _work(self) -> None:
+        while await self.copy_some():
+            pass
+        await self.wipe()
+
+    def _is_left(self) -> bool:
+        return bool(self._waiting or self.catalog.unwiped)
 
     async def copy_some(self) -> bool:
         """Copy the next few; True when there was something to copy. Only the background task calls this."""

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferscale_server.catalog import HOT_SHARE, Catalog, Chunk, ChunkKey
+from inferscale_server.catalog import Catalog, Chunk, ChunkKey
 from inferscale_server.command import rows_of
+from inferscale_server.eviction import HOT_SHARE
 from inferscale_server.fingerprint import Ingredients, fingerprint
 
 from .builders import ALICE, BOB, store
@@ -321,14 +322,14 @@ def test_the_hot_set_is_bounded_so_that_old_use_does_not_hold_rows_for_ever() ->
         catalog.get(chunk.key)
     store(catalog, "e")
     assert chunks[0].key not in catalog and chunks[2].key in catalog and chunks[3].key in catalog
-    assert catalog._hot_rows <= catalog.rows // HOT_SHARE
+    assert catalog._order.hot_rows <= catalog.rows // HOT_SHARE
 
 
 def test_everything_is_evicted_when_all_of_it_is_hot() -> None:
     catalog = Catalog(6, "f")
     for name in "ab":
         catalog.get(store(catalog, name).key)
-    assert catalog.make_room(6) and catalog._hot_rows == 0
+    assert catalog.make_room(6) and catalog._order.hot_rows == 0
 
 
 def test_a_commit_is_told_of_when_the_chunk_can_be_found() -> None:
@@ -361,5 +362,5 @@ def test_ten_thousand_adds_and_deletes_leave_the_rows_where_they_were() -> None:
     for chunk in kept:
         catalog.drop(chunk.key)
     catalog.wiped(catalog.unwiped)
-    assert catalog.rows_used == 0 and not catalog._hot and not catalog._used
+    assert catalog.rows_used == 0 and not catalog._order._hot and not catalog._used
     assert catalog.reserve(ChunkKey("fact", ALICE, "all"), tuple(range(400)), frozenset()) is not None

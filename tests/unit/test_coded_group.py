@@ -138,3 +138,17 @@ def test_the_decoder_gives_the_numbers_of_its_twin() -> None:
 @pytest.mark.long
 def test_the_compiled_decoder_gives_the_numbers_of_its_twin() -> None:
     twins(compiled_decode())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rotated", ["not", "all", "half"])
+@pytest.mark.parametrize("is_neox", [True, False])
+def test_the_largest_numbers_of_a_dtype_are_injected_finite(dtype: torch.dtype, rotated: str, is_neox: bool) -> None:
+    most, out = torch.finfo(dtype).max, torch.zeros((1, 2, 1, 8), dtype=dtype)
+    whole, rows = torch.tensor([127, -127]).to(torch.int8).view(1, 2, 1, 1).expand(1, 2, 1, 8), torch.arange(2)
+    scales = torch.full((1, 2, 1), most / 127 * 1.003, dtype=torch.bfloat16)
+    assert float(scales.max()) * 127 > most
+    half = {"not": 0, "all": 4, "half": 2}[rotated]
+    turn = (torch.ones((2, half)), torch.zeros((2, half))) if half else None
+    decode_rows(out, whole, scales, rows, None, turn, is_neox)
+    assert torch.equal(out.double(), torch.tensor([most, -most]).double().view(1, 2, 1, 1).expand(1, 2, 1, 8))

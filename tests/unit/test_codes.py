@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from inferscale_server.codes import FLOOR, LEVELS, TINIEST, Codes, channels_of, dequantise, quantise
+from inferscale_server.codes import FLOOR, LEVELS, TINIEST, Codes, channels_of, dequantise, nearest, quantise
 from inferscale_server.errors import KvFileError
 from inferscale_server.kv_codec import KvCodec
 
@@ -123,6 +123,27 @@ def test_zeros_stay_zeros_in_the_models_dtype(codec: KvCodec, dtype: torch.dtype
     channels = channels_of(zeros)
     back = dequantise(quantise(zeros, codec, channels), codec, 3, dtype, channels)
     assert back.dtype == dtype and torch.equal(back, zeros)
+
+
+@pytest.mark.parametrize("codec", BOTH)
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_the_largest_numbers_of_a_dtype_come_back_finite(codec: KvCodec, keys: bool, dtype: torch.dtype) -> None:
+    most = torch.finfo(dtype).max
+    large = torch.tensor([1, -1, 0.9985, 0.993, -0.98, 0.5], dtype=torch.float64).mul(most).to(dtype)
+    kept = large[:, None].repeat(1, 4)[None, :, None]
+    channels = channels_of(kept) if keys else None
+    back = dequantise(quantise(kept, codec, channels), codec, 4, dtype, channels)
+    assert bool(torch.isfinite(back).all())
+    assert ((back.double() - kept.double()).abs() <= most / LEVELS[codec]).all()
+
+
+@pytest.mark.parametrize("codec", BOTH)
+def test_what_had_no_finite_scale_does_not_come_back_as_numbers(codec: KvCodec) -> None:
+    kept = torch.ones((1, 2, 1, 4))
+    kept[0, 1, 0, 2] = math.inf
+    back = dequantise(nearest(kept, codec), codec, 4, torch.float16)
+    assert bool(back[0, 0].isfinite().all()) and not bool(back[0, 1].isfinite().any())
 
 
 @pytest.mark.parametrize("head_dim", [1, 2, 5, 8])

@@ -133,3 +133,29 @@ async def test_headers_that_wait_are_bounded() -> None:
     for number in range(3 * MAX_LOOSE):
         here.encoder.want(ALICE, [context(str(number), number + 1)])
     assert here.encoder.queued() <= MAX_LOOSE
+
+
+async def test_after_a_wipe_that_failed_the_forgotten_kv_leaves_the_slab_though_nothing_else_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inferscale_server.woken.PAUSE_S", 0.0)
+    here, (one,) = world(recipe=ISOLATED), facts(1)
+    here.add(one)
+    await here.encoder.drain()
+    real, wiped = here.engine.wipe, asyncio.Event()
+
+    async def second(extents):  # type: ignore[no-untyped-def]
+        await real(extents)
+        wiped.set()
+
+    async def first(extents):  # type: ignore[no-untyped-def]
+        here.engine.wipe = second  # type: ignore[method-assign]
+        raise ConnectionError("planted")
+
+    here.engine.wipe = first  # type: ignore[method-assign]
+    background = asyncio.create_task(here.encoder.run())
+    here.delete(one)
+    async with asyncio.timeout(10):
+        await wiped.wait()
+    background.cancel()
+    assert len(here.engine.rows) == len(HEADER_IDS)

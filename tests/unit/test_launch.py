@@ -6,6 +6,7 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,10 +23,12 @@ from inferscale_server.engine.launch import (
     log_path,
     loras_at_once,
     prepare_environment,
+    rows_of,
     tell_ready,
     why_ended,
 )
-from inferscale_server.errors import StoreCorrupt, UnsupportedOption
+from inferscale_server.errors import ConfigError, StoreCorrupt, UnsupportedOption
+from inferscale_server.limits import MAX_TIER_GIB
 from tests.cli.held_folder import held
 
 
@@ -118,6 +121,26 @@ def test_an_engine_that_ended_by_itself_is_told_by_its_log(tmp_path: Path) -> No
     assert why_ended(log, codes) == f"ValueError: too little memory (more in {log})"
     assert why_ended(tmp_path / "none", ()) == f"no reason given (more in {tmp_path / 'none'})"
     assert why_ended(None, ()) == "reason above"
+
+
+MODEL = SimpleNamespace(
+    get_num_layers=lambda parallel: 30,
+    get_num_kv_heads=lambda parallel: 3,
+    get_head_size=lambda: 64,
+    dtype="torch.bfloat16",
+)
+PLANNED = SimpleNamespace(model_config=MODEL, parallel_config=None)
+
+
+@pytest.mark.parametrize("option", ["kv_device_gib", "kv_host_gib"])
+def test_a_tier_too_small_for_one_token_is_refused_and_not_left_out(option: str) -> None:
+    with pytest.raises(ConfigError, match=rf"'{option}': value 1e-06 holds no token \(23040 bytes each\)"):
+        rows_of(ServerConfig(**{option: 1e-6}), PLANNED)
+
+
+def test_a_host_tier_of_nothing_is_none_and_the_largest_can_be_counted() -> None:
+    assert rows_of(ServerConfig(kv_host_gib=0), PLANNED).host == 0
+    assert rows_of(ServerConfig(kv_host_gib=MAX_TIER_GIB), PLANNED).host == (MAX_TIER_GIB << 30) // 23040
 
 
 def _config(folder: Path) -> ServerConfig:

@@ -45,10 +45,11 @@ def test_a_file_of_thirty_tokens_of_the_embedded_model_is_half_or_a_third_as_lon
 
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
-def test_scales_that_are_not_finite_give_no_numbers(codec: KvCodec) -> None:
+@pytest.mark.parametrize("scale", [b"\xff\xff", b"\x80\x7f"], ids=["no number", "infinite"])
+def test_scales_that_are_not_finite_give_no_numbers(codec: KvCodec, scale: bytes) -> None:
     layout = dataclasses.replace(LAYOUT, codec=codec)
     with pytest.raises(KvFileError, match="not_finite"):
-        list(unpacked(bytearray(b"\xff" * layout.payload_bytes(2)), layout, 2))
+        list(unpacked(bytearray(scale * (layout.payload_bytes(2) // 2 + 1))[: layout.payload_bytes(2)], layout, 2))
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from inferscale_server import staging
 from inferscale_server.catalog import ChunkKey
 from inferscale_server.staging import Stager, Wanted
 
@@ -94,6 +95,31 @@ async def test_the_deadline_is_a_share_of_what_text_would_take(tmp_path: Path) -
         assert await all_.stager.stage(all_.wanted) == {}
     all_.engine.gate.set()
     await all_.stager.settled()
+
+
+@pytest.mark.parametrize(
+    ("text_s", "waits_s"), [(1.0, 0.2), (0.05, 0.01), (100.0, 5.0), (None, 5.0)], ids=lambda seconds: f"{seconds}"
+)
+async def test_a_chat_waits_a_fifth_of_what_text_would_take_and_no_longer_than_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text_s: float | None, waits_s: float
+) -> None:
+    """Text would take so long for just the tokens that are cold; the clock stands still."""
+    all_ = await cold(tmp_path, deadline_s=5.0)
+    asked: list[int] = []
+    all_.stager._text_s = lambda tokens: asked.append(tokens) or text_s  # type: ignore[func-returns-value]
+    waited: list[float] = []
+
+    async def wait(tasks: set[asyncio.Task[None]], **limit: float) -> None:
+        waited.append(limit["timeout"])
+        await asyncio.gather(*tasks)
+
+    monkeypatch.setattr(staging, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(staging.asyncio, "wait", wait)
+    all_.stager._s_per_token["disk"] = 60.0
+    assert all_.stager.coming(all_.wanted).seconds == pytest.approx(waits_s)
+    await all_.stager.stage(all_.wanted)
+    assert waited == [pytest.approx(waits_s)]
+    assert set(asked) == {sum(len(one.token_ids) for one in all_.wanted)}
 
 
 async def test_a_fact_forgotten_while_it_comes_is_not_served(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from inferscale_server.catalog import Catalog, Chunk
-from inferscale_server.command import rows_of
+from inferscale_server.command import Extent, rows_of
 from inferscale_server.row_copy import RowCopy, copy_from_wire
 from inferscale_server.tiers import COPIES, HostTier
 
@@ -226,6 +227,32 @@ async def test_a_fault_of_the_engine_leaks_no_row() -> None:
         await all_.host.copy_some()
     await all_.host.wipe()
     assert all_.host.catalog.rows_used == 0 and all_.device.pins == 0
+
+
+async def test_after_a_wipe_that_failed_the_forgotten_kv_leaves_the_host_though_nothing_else_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inferscale_server.woken.PAUSE_S", 0.0)
+    all_ = tiers()
+    all_.encode("a")
+    await all_.settle()
+    real, wiped = all_.engine.wipe_host, asyncio.Event()
+
+    async def second(extents: Sequence[Extent]) -> None:
+        await real(extents)
+        wiped.set()
+
+    async def first(extents: Sequence[Extent]) -> None:
+        all_.engine.wipe_host = second  # type: ignore[method-assign]
+        raise RuntimeError("one command failed")
+
+    all_.engine.wipe_host = first  # type: ignore[method-assign]
+    background = asyncio.create_task(all_.host.run())
+    all_.host.forget_owner(ALICE)
+    async with asyncio.timeout(10):
+        await wiped.wait()
+    background.cancel()
+    assert all_.engine.host == {}
 
 
 def test_a_copy_survives_the_wire() -> None:

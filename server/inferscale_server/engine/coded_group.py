@@ -15,7 +15,7 @@ import torch
 from inferscale_server.codes import SCALE_DTYPE, Codes, channels_of, dequantise, nearest
 from inferscale_server.engine.layer_group import LayerGroup
 from inferscale_server.kv_codec import KvCodec
-from inferscale_server.rotary import Gather, compiled_for_any_rows, pairs_of, store_turned
+from inferscale_server.rotary import Gather, compiled_for_any_rows, pairs_of, turned_pairs
 
 CODEC: KvCodec = "int8"
 """Four bits would be off by a tenth of a key, which the gate takes for a fault."""
@@ -37,6 +37,8 @@ def decode_rows(
 ) -> None:
     """Numbers of `rows` (n,), of all layers at once, moved to where `turn` says. Written as one loop, to be compiled.
 
+    None is beyond what `out` can hold: rounding may carry the largest numbers so far.
+
     Args:
         out: (layers, n, heads, head_dim); overwritten.
         whole: (layers, slab_rows, heads, head_dim) int8.
@@ -44,16 +46,18 @@ def decode_rows(
         channels: (layers, heads, head_dim); None: values.
         turn: cos and sin, each (n, rotary_dim / 2) float32; None: no rotation.
     """
+    most = torch.finfo(out.dtype).max
     numbers = whole[:, rows].float() * scales[:, rows].float()[..., None]
     if channels is not None:
         numbers = numbers * channels.float()[:, None]
     if turn is None:
-        out.copy_(numbers)
+        out.copy_(numbers.clamp(-most, most))
         return
     half = turn[0].shape[-1]
-    store_turned(out, pairs_of(numbers, half, is_neox), *turn, is_neox)
+    turned = turned_pairs(pairs_of(numbers, half, is_neox), *turn)
+    pairs_of(out, half, is_neox).copy_(turned.clamp(-most, most))
     if 2 * half < out.shape[-1]:
-        out[..., 2 * half :] = numbers[..., 2 * half :]
+        out[..., 2 * half :] = numbers[..., 2 * half :].clamp(-most, most)
 
 
 @dataclass

@@ -288,15 +288,17 @@ class TierRows:
 
 
 def rows_of(config: ServerConfig, vllm_config: Any) -> TierRows:
-    """How many tokens fit into device slab and host memory."""
+    """How many tokens fit into device slab and host memory. Raises ConfigError for a tier that would hold none."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     heads = 2 * model.get_num_layers(parallel) * model.get_num_kv_heads(parallel)  # of keys and of values
     dtype = str(model.dtype).removeprefix("torch.")
     codecs = (slab_codec_of(config), config.kv_codec)
     slab, host = (max(heads * head_bytes(codec, model.get_head_size(), dtype), 1) for codec in codecs)
     rows = TierRows(int(config.kv_device_gib * GIB / slab), int(config.kv_host_gib * GIB / host))
-    if rows.slab < 1:
-        raise ConfigError(f"option 'kv_device_gib': value {config.kv_device_gib} holds no token ({slab} bytes each)")
+    for name, row_bytes, held in (("kv_device_gib", slab, rows.slab), ("kv_host_gib", host, rows.host)):
+        gib = getattr(config, name)
+        if gib > 0 and held < 1:
+            raise ConfigError(f"option {name!r}: value {gib} holds no token ({row_bytes} bytes each)")
     return rows
 
 
