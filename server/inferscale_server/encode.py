@@ -257,10 +257,12 @@ class Encoder:
         if key.kind == "header":
             self._catalog.make_room_among_headers(len(job.token_ids))
         errand = self._loose_errand(job)
-        if not await self._batches.load([errand]):
-            await self._batches.encode([errand])
-        if key not in self._catalog and self._batches.tries[key] > 0 and not self._batches.given_up(key):
-            self._loose[key] = job
+        try:
+            if not await self._batches.load([errand]):
+                await self._batches.encode([errand])
+        finally:  # also when the engine fails: without its header nothing is ever served as KV
+            if key not in self._catalog and self._batches.tries[key] > 0 and not self._batches.given_up(key):
+                self._loose[key] = job
 
     async def _encode_owner(self, owner: Owner) -> bool:
         """One batch: loaded, if any of it lies on the disk, else encoded. Is there more to do?"""

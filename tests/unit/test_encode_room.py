@@ -159,3 +159,23 @@ async def test_after_a_wipe_that_failed_the_forgotten_kv_leaves_the_slab_though_
         await wiped.wait()
     background.cancel()
     assert len(here.engine.rows) == len(HEADER_IDS)
+
+
+async def test_a_header_that_an_engine_fault_left_without_kv_is_encoded_after_all() -> None:
+    here = world()
+    here.add(fact(0))
+    real, asked = here.engine.captured, 0
+
+    async def captured(attempts):  # type: ignore[no-untyped-def]
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise ConnectionError("planted")
+        return await real(attempts)
+
+    here.engine.captured = captured  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        await here.encoder.drain()
+    assert here.encoder.queued() > 0, "what the fault left is tried again"
+    await here.encoder.drain()
+    assert here.chunk(fact(0)) is not None and here.catalog.rows_used > len(HEADER_IDS)
