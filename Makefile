@@ -21,8 +21,8 @@ demo: setup ## start a server, load the sample conversations, ask, compare, writ
 test: setup ## the whole suite, real engine included (minutes)
 	$(BIN)/pytest -m "not long"
 
-test-fast: setup ## all tests that need no engine (under a minute)
-	$(BIN)/pytest -m "not engine and not long"
+test-fast: setup ## all tests that need no engine (three minutes on two cores)
+	$(BIN)/pytest -m "not engine and not long" -n 2
 
 test-long: setup-long test-oldest ## whole-server kills, soak, more model families, oldest versions
 	$(BIN)/pytest -m long
