@@ -240,6 +240,7 @@ class Encoder:
                 self._dirty[owner] = None
         except Exception:
             self._dirty[owner] = None  # the engine's fault must not make the background forget who waits
+            self._batches.asked.pop(owner, None)  # nor stand before all others for ever
             raise
         finally:
             self._at_work = ()
@@ -249,20 +250,22 @@ class Encoder:
         if key.kind == "context":
             await self._rosters.prepare(key.owner)
             await self._primers.choose(key.owner)
-        if self._loose.pop(key, None) is None or self._catalog.staged(key) is not None:
-            return  # its owner was forgotten meanwhile, or it is there and serves soon
-        if not self.reads(key.owner):
+        if key not in self._loose:
+            return  # its owner was forgotten meanwhile
+        if self._catalog.staged(key) is not None or not self.reads(key.owner) or self._batches.given_up(key):
+            del self._loose[key]  # it is there and serves soon, or nothing will come of it
             self._batches.wants_no_more(key)
             return
         if key.kind == "header":
             self._catalog.make_room_among_headers(len(job.token_ids))
         errand = self._loose_errand(job)
-        try:
-            if not await self._batches.load([errand]):
-                await self._batches.encode([errand])
-        finally:  # also when the engine fails: without its header nothing is ever served as KV
-            if key not in self._catalog and self._batches.tries[key] > 0 and not self._batches.given_up(key):
-                self._loose[key] = job
+        # It waits until this ends: were a header lost by a fault of the engine, nothing would be served as KV.
+        if not await self._batches.load([errand]):
+            await self._batches.encode([errand])
+        if key not in self._catalog and self._batches.tries[key] > 0 and key in self._loose:
+            self._loose.move_to_end(key)
+        else:
+            self._loose.pop(key, None)
 
     async def _encode_owner(self, owner: Owner) -> bool:
         """One batch: loaded, if any of it lies on the disk, else encoded. Is there more to do?"""

@@ -59,9 +59,11 @@ def pack_bert(module: torch.nn.Module) -> None:
 
 
 @torch.inference_mode()
-def _packed(layer: torch.nn.Module) -> PackedBertLayer | None:
+def _packed(layer: Any) -> PackedBertLayer | None:
     """None where the layer is of another kind (a decoder's, another activation), or packing is not possible here."""
     try:
+        if layer.attention.self.config.output_hidden_states or layer.attention.self.config.output_attentions:
+            return None  # they are collected from layers of the original kind
         packed = PackedBertLayer(layer).eval()
         numbers = torch.Generator().manual_seed(0)
         x = torch.randn((2, PROBE_TOKENS, packed.width), generator=numbers).bfloat16()

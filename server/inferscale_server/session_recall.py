@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -106,6 +106,8 @@ class _Turn:
     room_of: Callable[[Frame], int]
     frame_of: FrameOf
     rendering_s: float = 0.0
+    why: SessionReason | None = None
+    """Why there is no block, where this turn has found that out."""
     _frames: dict[tuple[tuple[int, str], ...], Frame | None] = field(default_factory=dict)
 
     async def frame(self, notes: Mapping[int, str]) -> Frame | None:
@@ -162,7 +164,7 @@ class SessionRecall:
         if frame is None and turn.noted and (frame := await turn.frame({})) is not None:  # the notes were too much
             if session.block is turn.block:
                 session.drop("no_room")
-            turn.block, turn.notes = None, {}
+            turn.block, turn.notes, turn.why = None, {}, "no_room"
         if frame is None or (turn.block is None and found.empty):
             return SessionTurn(found)
         started, turn.rendering_s = perf_counter(), 0.0
@@ -172,7 +174,7 @@ class SessionRecall:
         return replace(served, plan_ms=1e3 * took_s - served.stage_ms)
 
     async def _served(self, turn: _Turn, found: Recollection, frame: Frame) -> SessionTurn:
-        why = turn.session.lost
+        why = turn.why or turn.session.lost
         if turn.block is not None:
             kept = self._stale(turn, turn.block, frame) or await self._kept(turn, turn.block, found, frame)
             if isinstance(kept, SessionTurn):
@@ -182,8 +184,9 @@ class SessionRecall:
 
     # Keeping the block
 
-    def _stale(self, turn: _Turn, block: Block, frame: Frame) -> SessionReason | None:
-        owner, names = turn.ask.owner, [*block.names, *(one.name for one in turn.noted if one.name is not None)]
+    def _stale(self, turn: _Turn, block: Block, frame: Frame, new: Sequence[Noted] = ()) -> SessionReason | None:
+        owner = turn.ask.owner
+        names = [*block.names, *(one.name for one in (*turn.noted, *new) if one.name is not None)]
         facts = (self._recall.memory.peek(owner.itself, name) for name in names)
         stale = block.stale(turn.terms(frame, self._epoch(owner))) or unfit(facts, turn.ask.where, self._clock())
         if stale is not None:
@@ -204,6 +207,8 @@ class SessionRecall:
         new = addition(self._noted(found), block, noted, old.left_out)
         note = old.then(new.noted, new.left_out)
         if new.noted:
+            if not turn.turns:  # no message of the user's to note it in
+                return "no_room"
             if len(noted) + len(new.noted) > MAX_NOTED:
                 return "too_many_notes"
             plain = await turn.frame({})
@@ -214,7 +219,7 @@ class SessionRecall:
             if again is None:
                 return "no_room"
             frame = again
-            if stale := self._stale(turn, block, frame):  # a fact may have gone while it was rendered
+            if stale := self._stale(turn, block, frame, new.noted):  # a fact may have gone while it was rendered
                 return stale
         if session.block is block:  # else it was dropped meanwhile: what it said must not come back
             session.note(turn.newest, note)
@@ -258,7 +263,8 @@ class SessionRecall:
         """A new block for this turn's question, without notes."""
         session, ask = turn.session, turn.ask
         if found.empty:
-            session.drop(why)
+            if session.block is turn.block:  # else another turn has chosen one meanwhile
+                session.drop(why)
             return SessionTurn(found)
         frame = await turn.frame({})
         if frame is None:
@@ -267,7 +273,8 @@ class SessionRecall:
         planned = await staged_plan(self._recall, self._stager, *asked)
         plan = planned.plan
         if not plan.lines:
-            session.drop("no_room")
+            if session.block is turn.block:
+                session.drop("no_room")
             return SessionTurn(found, plan)
         if session.block is turn.block and self._epoch(ask.owner) == turn.epoch:
             session.begin(self._block(plan, turn.terms(frame, turn.epoch)), turn.newest)

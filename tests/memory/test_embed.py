@@ -125,7 +125,7 @@ def test_packed_layers_of_bert_give_the_numbers_of_plain_ones() -> None:
     assert torch.allclose(one.float(), exact[1:2, :6].float(), atol=0.06)
 
 
-@pytest.mark.parametrize("config", [{"hidden_act": "relu"}, {"is_decoder": True}])
+@pytest.mark.parametrize("config", [{"hidden_act": "relu"}, {"is_decoder": True}, {"output_hidden_states": True}])
 def test_layers_that_compute_something_else_are_left_alone(config: dict[str, object]) -> None:
     model = _bert(**config)
     pack_bert(model)

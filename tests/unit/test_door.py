@@ -252,6 +252,17 @@ async def test_chats_that_come_while_a_request_waits_run_out_its_patience_too(mo
     assert min(client.priorities) < 0
 
 
+async def test_what_waited_to_go_first_takes_turns_once_chats_leave_time() -> None:
+    client = Client()
+    door = door_to(client)
+    with door.pace.chatting():
+        door.pace.starve()
+        prompt = tuple(range(STARVED_TOKENS))
+        await asyncio.gather(*[door.encode(prompt, Command()) for _ in range(4)])  # the first is quick
+    assert [priority > 0 for priority in client.priorities] == [False, True, True, True]
+    assert door.pace._clock() >= 3 * pace.WAIT_AT_MOST_S, "each looked for a moment without a chat"
+
+
 async def test_requests_that_go_first_compute_little_at_a_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "RELIEVED_S", 0.0)
     client = Counting()

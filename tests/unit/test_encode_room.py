@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -16,7 +18,7 @@ from inferscale_server.recipe import RecipeSizes, make_recipe
 from inferscale_server.types import Owner
 
 from .builders import ALICE, BOB, fact
-from .engines import HEADER_IDS, ISOLATED, world
+from .engines import HEADER, HEADER_IDS, ISOLATED, world
 
 
 def facts(count: int, owner=ALICE):  # type: ignore[no-untyped-def]
@@ -161,21 +163,30 @@ async def test_after_a_wipe_that_failed_the_forgotten_kv_leaves_the_slab_though_
     assert len(here.engine.rows) == len(HEADER_IDS)
 
 
-async def test_a_header_that_an_engine_fault_left_without_kv_is_encoded_after_all() -> None:
-    here = world()
-    here.add(fact(0))
-    real, asked = here.engine.captured, 0
+@pytest.mark.parametrize("command", ["captured", "wipe", "load"])
+async def test_a_header_that_an_engine_fault_left_without_kv_is_encoded_after_all(tmp_path: Path, command: str) -> None:
+    if command == "load":
+        await world(folder=tmp_path).encoder.drain()  # the header lies on the disk
+    here = world(folder=tmp_path)
+    real, asked = getattr(here.engine, command), 0
 
-    async def captured(attempts):  # type: ignore[no-untyped-def]
+    async def faulty(arguments):  # type: ignore[no-untyped-def]
         nonlocal asked
         asked += 1
         if asked == 1:
             raise ConnectionError("planted")
-        return await real(attempts)
+        return await real(arguments)
 
-    here.engine.captured = captured  # type: ignore[method-assign]
+    setattr(here.engine, command, faulty)
+    if command == "wipe":
+        here.encoder.wipe = AsyncMock()  # type: ignore[method-assign]  # what is let go is wiped for the header's rows
+        let_go = here.catalog.reserve(ChunkKey("context", ALICE, "old"), (9, 9), ())
+        assert let_go is not None
+        here.catalog.release(let_go)
     with pytest.raises(ConnectionError):
         await here.encoder.drain()
     assert here.encoder.queued() > 0, "what the fault left is tried again"
+    here.add(fact(0))
     await here.encoder.drain()
     assert here.chunk(fact(0)) is not None and here.catalog.rows_used > len(HEADER_IDS)
+    assert HEADER.key in here.catalog

@@ -127,8 +127,19 @@ async def test_it_goes_behind_chats_again_once_they_leave_time(engine: Engine) -
     assert not engine.pace.starved
 
 
+async def test_what_waited_for_chats_says_nothing_of_how_quick_the_engine_is(engine: Engine) -> None:
+    with engine.pace.chatting():
+        async with engine.pace.patience():
+            engine.now_s += PATIENCE_S - 0.5
+        engine.pace.starve()
+        with engine.pace.ahead():
+            engine.now_s += 2 * RELIEVED_S
+        assert engine.pace.starved and engine.pace.patience_s == PATIENCE_S
+
+
 async def test_an_engine_that_takes_long_for_any_request_is_not_taken_for_a_busy_one(engine: Engine) -> None:
     engine.pace.chat_arrived()
+    engine.now_s += ARRIVING_S
     assert engine.pace.patience_s == PATIENCE_S
     async with engine.pace.patience():
         engine.now_s += PATIENCE_S

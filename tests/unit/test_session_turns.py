@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+import pytest
+
 from inferscale_server.costs import Costs, Line
 from inferscale_server.filters import parse_filter
 from inferscale_server.plan import Frame
@@ -114,3 +116,54 @@ async def test_only_the_block_that_failed_is_dropped_and_no_session_is_made_for_
     assert desk.kept.of(ALICE, "s").block is None
     desk.kept.forget_block(ALICE, "another", block.plan.digest)
     assert len(desk.kept) == 1
+
+
+async def test_without_a_message_of_the_users_new_context_goes_into_a_new_block(desk: Desk) -> None:
+    await desk.add("goats eat grass")
+    talk = Talk(desk, said=[Said("system", "be kind"), Said("assistant", LONG_TALK)])
+    await talk.again(context=("the shop opens at nine",))
+    turn = await talk.again(context=("the shop is closed on sundays",))
+    assert told(turn) == ("replanned", "no_room") and turn.plan is not None
+    assert set(desk.tokenize("sundays")) <= set(turn.plan.prompt_ids)
+
+
+async def test_a_fact_that_ends_while_it_is_noted_is_not_told(desk: Desk) -> None:
+    await desk.add("goats eat grass")
+    talk = Talk(desk)
+    await talk.ask("what do goats eat", LONG_TALK)
+    (trains,) = await desk.add("trains leave at noon")
+    talk.said.append(Said("user", "when do trains leave"))
+
+    async def frame_of(notes: Mapping[int, str]) -> Frame:
+        if notes:
+            await desk.memory.update(ALICE, trains, FactChange(expires_at=3e9))
+            desk.now = 3e9
+        return await talk._frame(notes)
+
+    asked = SessionAsk(ALICE, "s", tuple(talk.said), "auto", k=1)
+    assert told(await desk.sessions.turn(asked, frame_of, lambda frame: ROOM)) == ("replanned", "fact_expired")
+
+
+@pytest.mark.parametrize("more", [{"min_score": 2.0}, {"room": 0}])
+async def test_a_turn_without_memory_leaves_the_block_that_another_chose_meanwhile(
+    desk: Desk, more: dict[str, float]
+) -> None:
+    await desk.add("goats eat grass", "goats climb")
+    talk = Talk(desk)
+    await talk.ask("what do goats eat", LONG_TALK)
+    said = (*talk.said, Said("user", "do goats climb"))
+
+    async def slowly(notes: Mapping[int, str]) -> Frame:
+        await asyncio.sleep(0.05)
+        return Frame((7, 7, 7), (9,))  # another system prompt: a new block is due
+
+    async def quickly(notes: Mapping[int, str]) -> Frame:
+        return Frame((8, 8, 8), (9,))
+
+    slow = SessionAsk(ALICE, "s", said, "auto", min_score=more.get("min_score"))
+    turn = asyncio.create_task(desk.sessions.turn(slow, slowly, lambda frame: int(more.get("room", ROOM))))
+    await asyncio.sleep(0.01)
+    await desk.sessions.turn(SessionAsk(ALICE, "s", said, "auto"), quickly, lambda frame: ROOM)
+    chosen = desk.kept.of(ALICE, "s").block
+    await turn
+    assert chosen is not None and desk.kept.of(ALICE, "s").block is chosen

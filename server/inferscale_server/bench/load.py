@@ -96,7 +96,7 @@ class Chats:
         def add() -> None:
             with lock:
                 fact = next(to_add)
-            self.losses.tried(name, partial(self.client.memories.add, writer, facts=[fact_input(fact)]))
+            self.losses.tried(f"{name}, adds", partial(self.client.memories.add, writer, facts=[fact_input(fact)]))
 
         return Traffic(self.questions, ask, add)
 

@@ -72,7 +72,8 @@ class Pace:
         self._under_way = 0
         self._last_chat_at = float("-inf")
         self._starved_until = float("-inf")
-        self._quickest_s = float("inf")
+        self._chats = 0  # that have come
+        self._quickest_s: float | None = None  # of encode requests that met no chat
         self._patient: set[asyncio.Timeout] = set()
         self._first_tokens = 0  # computed by requests that go first
         self._first_done = asyncio.Condition()
@@ -81,6 +82,7 @@ class Pace:
 
     def chat_arrived(self) -> None:
         """A chat is here; its request follows."""
+        self._chats += 1
         self._last_chat_at = self._clock()
         for limit in [limit for limit in self._patient if limit.when() is None]:
             limit.reschedule(asyncio.get_running_loop().time() + self.patience_s)
@@ -88,6 +90,7 @@ class Pace:
     @contextmanager
     def chatting(self) -> Iterator[None]:
         """A chat's request is in the engine."""
+        self._chats += 1
         self._under_way += 1
         try:
             yield
@@ -98,10 +101,7 @@ class Pace:
     @asynccontextmanager
     async def encoding(self, tokens: int) -> AsyncIterator[None]:
         """The turn of an encode request that computes so many tokens."""
-        if self.starved:
-            async with self._first_done:
-                await self._first_done.wait_for(lambda: self._room_for(tokens))
-                self._first_tokens += tokens
+        if self.starved and await self._first(tokens):
             try:
                 yield
             finally:
@@ -111,6 +111,14 @@ class Pace:
             return
         async with self._turn(self._encoding):
             yield
+
+    async def _first(self, tokens: int) -> bool:
+        """Wait until so many may be computed by what goes first; False: meanwhile chats leave time again."""
+        async with self._first_done:
+            await self._first_done.wait_for(lambda: not self.starved or self._room_for(tokens))
+            first = self.starved
+            self._first_tokens += tokens if first else 0
+        return first
 
     def _room_for(self, tokens: int) -> bool:
         return not self._first_tokens or self._first_tokens + tokens <= STARVED_TOKENS
@@ -132,7 +140,7 @@ class Pace:
     @property
     def patience_s(self) -> float:
         """How long an encode request may wait behind chats."""
-        return max(PATIENCE_S, PATIENCE_TIMES * self._quickest_s) if self._quickest_s < float("inf") else PATIENCE_S
+        return max(PATIENCE_S, PATIENCE_TIMES * (self._quickest_s or 0.0))
 
     def starve(self) -> None:
         """Chats leave encoding no time."""
@@ -142,16 +150,17 @@ class Pace:
     def ahead(self) -> Iterator[None]:
         """Around an encode request that goes before chats."""
         started = self._clock()
-        with self._timed():
-            yield
-        if self._clock() - started < max(RELIEVED_S, RELIEVED_TIMES * self._quickest_s):
+        yield
+        if self._clock() - started < max(RELIEVED_S, RELIEVED_TIMES * (self._quickest_s or 0.0)):
             self._starved_until = float("-inf")
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        started = self._clock()
+        started, calm, chats = self._clock(), not self._under_way, self._chats
         yield
-        self._quickest_s = min(self._quickest_s, self._clock() - started)
+        if calm and chats == self._chats:  # else it has perhaps waited
+            took_s = self._clock() - started
+            self._quickest_s = took_s if self._quickest_s is None else min(self._quickest_s, took_s)
 
     def writing(self) -> AbstractAsyncContextManager[None]:
         """The turn of a text that the model writes; inside it, prompts are computed in turns of encode requests."""
