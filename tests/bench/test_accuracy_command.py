@@ -111,10 +111,13 @@ def test_each_number_of_facts_is_measured_unless_told(run: Run, tmp_path: Path) 
 
 @pytest.fixture
 def unharmed() -> Iterator[None]:
-    """A signal that nobody handles fails the test, and does not end the tests."""
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    """A signal that nobody handles fails the test, and does not end the tests. A job in a shell's background, as these
+    tests may be one, begins with SIGINT ignored."""
+    term = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGTERM, previous)
+    signal.signal(signal.SIGTERM, term)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 @pytest.mark.usefixtures("unharmed")
